@@ -94,11 +94,15 @@ func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	}
 	made := f.services.udp()
 	for _, c := range p.all {
-		if t := (openflow.Translation{Service: c.To, Endpoint: c.Answers}); !made[t] {
-			f.leftover.gone[t] = now.Add(staleFor)
+		t := openflow.Translation{Service: c.To, Endpoint: c.Answers}
+		if _, known := f.leftover.gone[t]; known || made[t] {
+			continue // ovs-vswitchd looks at all connections for each flush
 		}
+		if err := f.flushUDP(ctx, t); err != nil {
+			return err
+		}
+		f.leftover.gone[t] = now.Add(staleFor)
 	}
-	f.flushKnown(ctx, now)
 	return nil
 }
 

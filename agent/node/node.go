@@ -139,7 +139,7 @@ type timers struct {
 }
 
 // await returns after something has happened, and whether a round is needed for it.
-func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed bool) {
+func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed bool) { //nolint:gocyclo // a table
 	select {
 	case <-ctx.Done():
 		return nil, false

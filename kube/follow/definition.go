@@ -41,7 +41,7 @@ func (d Definitions) Absent(ctx context.Context, r schema.GroupVersionResource) 
 	case apierrors.IsNotFound(err) && stored(err, name):
 		return d.unlisted(r)
 	case err != nil:
-		return fmt.Errorf("cannot determine whether %s are defined: %w", r.GroupResource(), err)
+		return fmt.Errorf("cannot determine whether %s are defined: %w", r.GroupResource(), ofPath(err))
 	}
 	return d.others(ctx, r, u)
 }
@@ -51,6 +51,14 @@ func stored(err error, name string) bool {
 	status := apierrors.APIStatus(nil)
 	_, path := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	return !path && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == name
+}
+
+// ofPath is err, but not one of "not found": that says nothing about the resource in question.
+func ofPath(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errors.New(Shortly(err))
+	}
+	return err
 }
 
 // unlisted returns an error if the server lists a resource, or does not say whether it has it.
@@ -89,7 +97,7 @@ func (d Definitions) others(ctx context.Context, r schema.GroupVersionResource,
 		}
 		l, err := d.Metadata.Resource(r.GroupResource().WithVersion(version)).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
-			return fmt.Errorf("listing %s in version %s: %w", r.GroupResource(), version, err)
+			return fmt.Errorf("listing %s in version %s: %w", r.GroupResource(), version, ofPath(err))
 		}
 		if len(l.Items) > 0 {
 			return fmt.Errorf("%w: %s %s is served as %s, and read as %s", ErrOtherVersion, r.GroupResource(),

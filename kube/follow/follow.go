@@ -72,7 +72,7 @@ type Follower struct {
 	trouble error
 	reason  string
 
-	absent   bool         // the server has no such resource; owned by the goroutine in Run
+	absent   time.Time    // when the server was found to have no such resource; owned by the goroutine in Run
 	failures atomic.Int64 // requests and watches that failed
 }
 
@@ -214,7 +214,7 @@ func (f *Follower) result(ctx context.Context, err error) {
 	if f.Optional && apierrors.IsNotFound(err) {
 		err = f.missing(ctx)
 	} else {
-		f.absent = false
+		f.absent = time.Time{}
 	}
 	f.record(ctx, err)
 }
@@ -243,23 +243,42 @@ func (f *Follower) record(ctx context.Context, err error) {
 
 // missing empties the store if it is certain that there are no such objects, else it returns why not.
 func (f *Follower) missing(ctx context.Context) error {
-	if f.Absent == nil || f.absent { // an older API server, or known already
+	if f.Absent == nil || time.Since(f.absent) < absentFor { // an older API server, or just asked
 		return nil
 	}
+	known := !f.absent.IsZero()
+	f.absent = time.Time{}
 	if err := f.Absent(ctx); err != nil {
-		return err
+		return mayExist{err}
 	}
-	f.absent = true
+	if f.absent = time.Now(); known {
+		return nil
+	}
 	return f.store.Replace(nil, "")
 }
+
+// absentFor is how long the answer counts that there is no such resource: somebody may define it, in another version
+// than this one, of which every further answer is "not found" as well.
+const absentFor = time.Minute
+
+// mayExist is why a resource that the server does not find may be there.
+type mayExist struct{ error }
+
+func (e mayExist) Unwrap() error { return e.error }
 
 // reasonOf is equal for errors that mean the same, such as those that differ only in a port number. Empty is no error.
 func reasonOf(err error) string {
 	if err == nil {
 		return ""
 	}
+	if errors.Is(err, ErrOtherVersion) {
+		return "another version"
+	}
 	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
 		return string(reason)
+	}
+	if errors.As(err, &mayExist{}) {
+		return "may exist"
 	}
 	return "no answer"
 }

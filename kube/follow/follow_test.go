@@ -2,9 +2,12 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,4 +73,38 @@ func TestNewest(t *testing.T) {
 			t.Errorf("newest %t: asked for version %q, want %q: %v", newest, got.ResourceVersion, want, err)
 		}
 	}
+}
+
+// A resource that is not there may be defined later, in another version: to this one the server answers as before.
+func TestAbsentIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answer error
+		asked := 0
+		f := (&Server{Heard: func() {}, Reported: func() {}}).Follow(Resource{Optional: true,
+			Absent: func(context.Context) error { asked++; return answer }},
+			NewKind(func() {}, func(runtime.Object) (string, error) { return "", nil }))
+		notFound := func() (string, error) {
+			f.result(t.Context(), apierrors.NewNotFound(schema.GroupResource{Resource: "policies"}, ""))
+			return f.State()
+		}
+		for range 3 {
+			if _, err := notFound(); err != nil || asked != 1 {
+				t.Errorf("absent: asked %d times, %v", asked, err)
+			}
+		}
+		answer = errors.New("cannot determine")
+		time.Sleep(absentFor)
+		reason, err := notFound()
+		if !errors.Is(err, answer) {
+			t.Errorf("perhaps there: %v", err)
+		}
+		answer = ErrOtherVersion
+		if other, err := notFound(); !errors.Is(err, answer) || other == reason {
+			t.Errorf("in another version: %v, and the reason is %q as before", err, other)
+		}
+		answer = nil
+		if _, err := notFound(); err != nil {
+			t.Errorf("absent again: %v", err)
+		}
+	})
 }

@@ -204,12 +204,8 @@ func set(value, field string) string {
 	switch {
 	case field == "reg0" && known:
 		return "record: source is " + source
-	case field == "reg1" && openflow.Segment(n)&openflow.SizeChecked != 0:
-		return "record: its size is compared with the MTU of the destination"
-	case field == "reg1" && n == openflow.VLANPresent:
-		return "record: untagged on the underlay"
-	case field == "reg1" && n > openflow.VLANPresent:
-		return fmt.Sprintf("record: VLAN %d of the underlay", n-openflow.VLANPresent)
+	case field == "reg1" && n >= openflow.VLANPresent:
+		return "record: " + segment(openflow.Segment(n))
 	case field == "reg4" && 0 < n && n < 1<<16: // numbers of endpoints are larger, but for one of 32,768
 		return fmt.Sprintf("record: session affinity of %d s", n)
 	case field == "vlan_vid" && n >= openflow.VLANPresent:
@@ -222,6 +218,16 @@ func set(value, field string) string {
 		return "set tunnel destination " + value
 	}
 	return field + " := " + value
+}
+
+func segment(s openflow.Segment) string {
+	switch {
+	case s&openflow.SizeChecked != 0:
+		return "its size is compared with the MTU of the destination"
+	case s == openflow.VLANPresent:
+		return "untagged on the underlay"
+	}
+	return fmt.Sprintf("VLAN %d of the underlay", s.VLAN())
 }
 
 func datapath(actions string) string {
