@@ -96,7 +96,7 @@ func (n *Uplink) tries(t *testing.T) bool {
 	if n.Ready() == nil {
 		t.Fatal("a NIC is attached that does not exist")
 	}
-	return strings.Contains(n.Ready().Error(), "there is no interface nope0")
+	return strings.Contains(n.Ready().Error(), "looking up interface nope0: Link not found")
 }
 
 // What somebody has restored is left alone, also if the restore was cut off. Whatever else is the reason why the NIC is

@@ -1,15 +1,12 @@
 package uplink
 
 import (
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -110,80 +107,4 @@ func alike(lines []string, differs string) (out []string) {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// swap has the node have another NIC, with another name and MAC, in the place of eth0, as after a swap of hardware.
-func (f *fixture) swap(name string) {
-	f.t.Helper()
-	f.node.IP("link set eth0 down")
-	f.node.IP("link set eth0 name " + name)
-	f.node.IP("link set " + name + " address 02:00:00:00:00:99")
-	f.node.IP("link set " + name + " up")
-	f.node.IP("addr flush dev " + name)
-	f.batch(strings.ReplaceAll(f.config, nic, name))
-	f.outside.IP("neigh flush dev far0")
-}
-
-// A node that boots with another NIC than the one that was attached has its network, whatever agents do. One that looks
-// for the old NIC says what to do, and one that finds the new NIC attaches that.
-func TestRootBootWithAnotherNIC(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-	f := setup(t, simple, noDAD()...)
-	f.before = f.state()
-	f.nextAgent()
-	f.reboot()
-	f.swap("ens9")
-	f.reached()
-	began := time.Now()
-	err := f.attach() // as Resume does with what the journal names
-	if err == nil || errors.Is(err, ErrRolledBack) || !strings.Contains(err.Error(), "there is no interface eth0") ||
-		!strings.Contains(err.Error(), "transportInterface") {
-		t.Errorf("attach of a NIC that is gone: %v", err)
-	}
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	f.reached()
-	f.must(f.node.Do(func() error {
-		u, p := f.open(), f.plan()
-		p.NIC, p.Check = "ens9", u.CheckGateways
-		return u.Attach(t.Context(), p)
-	}))
-	f.reached()
-	f.must(f.restore())
-	f.reached()
-}
-
-// Where a NIC is gone while it is attached, the agent says what to do. Where somebody gives its addresses to another
-// one, br-uplink is not in the way.
-func TestRootOtherNICWhileAttached(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-	f := setup(t, simple, noDAD()...)
-	f.before = f.state()
-	f.nextAgent()
-	f.node.IP("link del eth0")
-	nstest.Veth(f.node, "ens9", f.outside, "far0")
-	f.node.Exec("ethtool", "-K", "ens9", "tx", "off")
-	f.outside.IP("addr add " + outIP + "/24 dev far0")
-	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
-	u := f.open()
-	mend := func() (err error) {
-		f.node.Must(func() error { _, err = u.Mend(t.Context()); return nil })
-		return err
-	}
-	if err := mend(); err == nil || !strings.Contains(err.Error(), "uplink restore") || !u.Attached() {
-		t.Errorf("the NIC is gone: %v, %s", err, u.Journal().Phase)
-	}
-	f.node.IP("addr add " + hostIP + "/32 dev lo")
-	if err := mend(); err == nil || !u.Attached() {
-		t.Errorf("lo has the address, too: %v, %s", err, u.Journal().Phase)
-	}
-	f.node.IP("addr del " + hostIP + "/32 dev lo")
-	f.node.IP("addr add " + hostIP + "/24 dev ens9")
-	f.must(mend())
-	if j := u.Journal(); j.Phase != Detached || !strings.Contains(j.Reason, "ens9") {
-		t.Errorf("replaced: %s, %s", j.Phase, j.Reason)
-	}
-	f.node.IP("-6 addr add fd00::11/64 dev ens9 nodad")
-	f.reached()
 }

@@ -177,22 +177,10 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 	if device, err := findLink(BridgeName); err == nil && device != nil {
 		hoststate.DropStandIns(place(device))
 	}
-	if other := u.replacedBy(); other != "" {
-		return nil, u.restore(ctx, fmt.Sprintf("the NIC %s is gone, and %s has an address of it", u.journal.NIC.Name, other), "")
-	}
 	u.did = nil
 	err = errors.Join(u.followMTU(), u.run(ctx))
 	_ = u.tryDisk() // see Unwritable
 	return u.did, err
-}
-
-// replacedBy is the interface to which somebody has given an address of a NIC that is gone; empty: there is none. What
-// br-uplink has of the host's network would only be in its way.
-func (u *Uplink) replacedBy() (other string) {
-	if nic, err := findLink(u.journal.NIC.Name); err == nil && nic == nil {
-		other, _ = hoststate.Elsewhere(u.journal.NIC.Addresses, u.journal.Bridge.Name)
-	}
-	return other
 }
 
 // followMTU has br-uplink have the MTU that somebody has given the NIC since.
@@ -513,5 +501,4 @@ func (u *Uplink) ended(o Observed, err error) error {
 
 func (u *Uplink) mutes() bool { return u.journal.Bridge.Datapath == api.DatapathNetdev }
 
-var errNICGone = errors.New("the NIC does not exist any more. If it does not come back: fairlead-agent uplink restore, " +
-	"configure the NIC that replaces it, and restart the agent")
+var errNICGone = errors.New("the NIC does not exist any more")

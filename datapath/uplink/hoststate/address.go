@@ -3,15 +3,11 @@ package hoststate
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
 // ifaProto is IFA_PROTO (linux/if_addr.h), who made the address; protoRA is the kernel, from router advertisements.
@@ -95,27 +91,6 @@ func SameAddress(a, b Object) bool {
 	return a.family() == b.family() && a.header()[1] == b.header()[1] &&
 		bytes.Equal(a.attr(unix.IFA_LOCAL), b.attr(unix.IFA_LOCAL)) &&
 		bytes.Equal(a.attr(unix.IFA_ADDRESS), b.attr(unix.IFA_ADDRESS))
-}
-
-// Elsewhere is the interface, other than one of that name, that has one of these addresses; empty: none has.
-// Link-local ones say nothing, and neither do interfaces that lead nowhere (lo, dummy).
-func Elsewhere(addresses []Object, name string) (string, error) {
-	links, err := kernel.Dump(netlink.LinkList)
-	if err != nil {
-		return "", fmt.Errorf("listing interfaces: %w", err)
-	}
-	there, err := List(Address)
-	for _, l := range links {
-		at := Place{Name: l.Attrs().Name, Index: l.Attrs().Index}
-		nowhere := l.Attrs().Flags&net.FlagLoopback != 0 || l.Type() == "dummy"
-		if at.Name != name && !nowhere && slices.ContainsFunc(there, func(o Object) bool {
-			return o.isOn(at) && !o.IP().IsLinkLocalUnicast() &&
-				slices.ContainsFunc(addresses, func(a Object) bool { return a.IP().Equal(o.IP()) })
-		}) {
-			return at.Name, err
-		}
-	}
-	return "", err
 }
 
 // IsIPv6 reports the family of an address, route, rule or neighbour.

@@ -76,10 +76,6 @@ func Steer(ctx context.Context, n NIC) (Report, error) {
 
 // survey reads what both modes have to know.
 func survey(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
-	if l, err := kernel.FindLink(n.Name); err == nil && l == nil {
-		return hoststate.Link{}, nicFacts{}, fmt.Errorf("there is no interface %s. If another NIC has replaced it, name that "+
-			"one (transportInterface in the config file, or --nic), and restart the agent", n.Name)
-	}
 	nic, err := hoststate.Read(n.Name)
 	if err != nil {
 		return nic, nicFacts{}, err
