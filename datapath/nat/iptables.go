@@ -130,50 +130,6 @@ func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (cha
 	if err != nil {
 		return nil, fmt.Errorf("reading chain %s of table %s: %w%s", c.base, c.table, err, hint(err.Error()))
 	}
-	changes, err = f.write(ctx, ipt, c, base)
-	if err == nil || ctx.Err() != nil {
-		return changes, err
-	}
-	for _, m := range c.matches() { // a kernel that lacks one refuses all rules
-		less := c
-		needs := func(rule string) bool { return strings.Contains(rule, m) }
-		less.rules = slices.DeleteFunc(slices.Clone(c.rules), needs)
-		if did, lessErr := f.write(ctx, ipt, less, base); lessErr == nil {
-			return did, leftOutError{m, err}
-		}
-	}
-	return nil, err
-}
-
-// leftOutError says that a chain is in place but for the rules with a match.
-type leftOutError struct {
-	match string
-	error
-}
-
-func (e leftOutError) Error() string {
-	return fmt.Sprintf("%s; only the rules with \"%s\" are missing: load the kernel's module for it", e.error, e.match)
-}
-
-func (e leftOutError) Unwrap() error { return e.error }
-
-// matches are the extensions that some rules of c need, and others do not.
-func (c chain) matches() (out []string) {
-	for _, rule := range c.rules {
-		words := strings.Fields(rule)
-		for i, word := range words[:max(len(words)-1, 0)] {
-			if m := "-m " + words[i+1]; word == "-m" && !slices.Contains(out, m) {
-				out = append(out, m)
-			}
-		}
-	}
-	return slices.DeleteFunc(out, func(m string) bool {
-		return !slices.ContainsFunc(c.rules, func(rule string) bool { return !strings.Contains(rule, m) })
-	})
-}
-
-// write makes the chain what c says, all of it or nothing.
-func (f family) write(ctx context.Context, ipt *iptables.IPTables, c chain, base []string) ([]string, error) {
 	lines, changes := c.commit(base, f.contents(ipt, c))
 	if len(lines) == 0 {
 		return nil, nil

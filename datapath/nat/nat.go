@@ -98,17 +98,12 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 	t.found = look{}
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
-		open := false // what drops is not there
 		for _, c := range d.chains(f) {
-			if open && c.passes && len(c.rules) > 0 {
-				continue
-			}
 			did, err := t.apply(ctx, f, c)
 			changes = append(changes, did...)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
-				var partly leftOutError
-				open = open || c.drops && !errors.As(err, &partly)
+				break
 			}
 		}
 	}
@@ -149,8 +144,6 @@ const (
 type chain struct {
 	table, base, name string
 	place             place
-	// drops: nothing of a chain that passes packets on is written before it.
-	drops, passes bool
 	// rules are written as "iptables -S" prints them, less "-A NAME". None
 	// means that neither chain nor jump shall be there.
 	rules []string
@@ -158,10 +151,10 @@ type chain struct {
 
 // chains are ours for the family f.
 func (d Desired) chains(f family) []chain {
-	fence := chain{table: "mangle", base: "FORWARD", name: Forward, place: first, drops: true}
-	source := chain{table: "mangle", base: "POSTROUTING", name: Postrouting, place: first, drops: true}
-	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting, passes: true}
-	fwd := chain{table: "filter", base: "FORWARD", name: Forward, place: beforeStop, passes: true}
+	fence := chain{table: "mangle", base: "FORWARD", name: Forward, place: first}
+	source := chain{table: "mangle", base: "POSTROUTING", name: Postrouting, place: first}
+	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting}
+	fwd := chain{table: "filter", base: "FORWARD", name: Forward, place: beforeStop}
 	if own, pools := f.of(d.PodCIDRs), f.of(d.Pools); len(own)+len(pools) > 0 {
 		fence.rules, source.rules = d.forwardDrops(own, pools), d.sourceDrops(f, own, pools)
 		// What the host sends to its own gateway address stays on lo and keeps its
