@@ -125,9 +125,7 @@ func TestRootOVSLeavesWithTheAgent(t *testing.T) {
 // While an agent runs, the kernel's datapath keeps the NIC as Open vSwitch is replaced: that agent returns it if Open
 // vSwitch stays away. One that ends meanwhile does not leave it behind.
 func TestRootOVSLeavesTheNICToTheAgent(t *testing.T) {
-	if ovstest.UnderTest(t) != ovstest.System {
-		t.Skip("SKIPPED, NOT TESTED: the kernel's datapath")
-	}
+	ovstest.KernelOnly(t, "the userspace datapath ends with ovs-vswitchd, and the NIC is returned before")
 	b := newBridged(t)
 	ended := b.agent()
 	e := b.begin()

@@ -193,7 +193,7 @@ func (f *fixture) reboot() {
 // bootScript is what runs before Open vSwitch starts.
 func (f *fixture) bootScript() {
 	f.t.Helper()
-	cmd := exec.Command("sh", "../../build/ovs/fairlead-uplink-boot")
+	cmd := exec.Command("nsenter", "--net="+f.node.Path, "--", "sh", "../../build/ovs/fairlead-uplink-boot")
 	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+f.ovs.Dir, "OVS_DBDIR="+f.ovs.Dir, "FAIRLEAD_JOURNAL="+f.journal)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		f.t.Fatalf("boot unit: %v: %s", err, out)

@@ -148,6 +148,23 @@ func TestRootBootLeavesARestoredNIC(t *testing.T) {
 }
 
 // withoutOVSDBTool restores on a node whose ovsdb-tool can't be used, and returns what that says.
+// A restore that was killed when it had hardly begun leaves the host's addresses on br-uplink: that stays.
+func TestRootBootLeavesARestoreThatHasBegun(t *testing.T) {
+	ovstest.KernelOnly(t, "the bridge of the userspace datapath ends with ovs-vswitchd")
+	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	f := setup(t, simple, noDAD()...)
+	f.before = f.state()
+	f.nextAgent()
+	f.attached = f.state()
+	t.Log("killed after", f.run("restore", 1))
+	f.ovs.Vswitchd.Kill()
+	f.bootScript()
+	f.ovs.Vswitchd.Start()
+	f.reached()
+	f.nextAgent()
+	f.checkAfter(Attached, "the next agent")
+}
+
 func (f *fixture) withoutOVSDBTool() string {
 	f.t.Helper()
 	dir := f.t.TempDir()
