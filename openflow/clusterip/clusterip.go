@@ -419,7 +419,7 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 	// A learned flow keeps the timeout that it was made with. So it is of use only as long as packets come to it with the
 	// same, in the register that it then writes the endpoint to.
 	timeout := uint16(min(affinity, MostAffinity) / time.Second)
-	learn := openflow.Learn{Table: openflow.TableAffinity, Priority: openflow.UnitPriority, Cookie: learned,
+	learn := openflow.Learn{Table: openflow.TableAffinity, Priority: openflow.UnitPriority + 1, Cookie: learned,
 		Idle: timeout, Given: uint32(timeout), IPv6: to.Addr().Is6(), Protocol: protocol}
 	if affinity > 0 {
 		any := flow(openflow.TableEndpoint, m, openflow.ToGroup(id))
