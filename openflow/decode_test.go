@@ -179,7 +179,8 @@ func TestEachFieldAndAction(t *testing.T) {
 		Learn{Table: 8, Priority: 7, Cookie: 9, Idle: 10800, Protocol: protoTCP, Given: 10800, Value: 77}, Goto(9)}})
 	service.EtherType, service.Protocol = IPv6, 1+protoUDP
 	flows = append(flows, Flow{Table: 7, Priority: 5, Match: service, Actions: []Action{
-		Learn{Table: 8, Priority: 7, Cookie: 1, Idle: 1, IPv6: true, Protocol: protoUDP, Given: 1, Value: 1<<31 - 1}, Goto(9)}})
+		Learn{Table: 8, Priority: 7, Cookie: 1, Idle: 1, IPv6: true, Protocol: protoUDP, Given: 1, Value: 1<<31 - 1},
+		Goto(9)}})
 	flows = append(flows, Flow{Table: 7, Priority: 2, Match: service, Actions: []Action{
 		Conntrack{Commit: true, Zone: 5, Table: 8, NAT: NAT{Kind: NATDst, Addr: v6, First: 80, Last: 80}}}})
 	flows = append(flows, randomFlows(t)...)

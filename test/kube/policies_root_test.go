@@ -206,11 +206,17 @@ func (b *bed) unreachable(t *testing.T, from, to string) {
 // refusesADD expects that the ADD of pod c is answered with code 11, by which the runtime tries again, and why.
 func (b *bed) refusesADD(t *testing.T, why string) {
 	t.Helper()
-	out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
-	if err == nil || !strings.Contains(out, `"code": 11`) && !strings.Contains(err.Error(), `"code": 11`) ||
-		!strings.Contains(out+err.Error(), why) {
-		t.Errorf("ADD: %s, %v, want code 11 and %q", out, err, why)
-	}
+	wait(t, 10*time.Second, func() string { // for the reason: the plugin has it from a file, soon after the agent
+		out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
+		if err == nil || !strings.Contains(out, `"code": 11`) && !strings.Contains(err.Error(), `"code": 11`) {
+			t.Errorf("ADD: %s, %v, want code 11 and %q", out, err, why)
+			return ""
+		}
+		if !strings.Contains(out+err.Error(), why) {
+			return fmt.Sprintf("ADD: %s, %v, want %q", out, err, why)
+		}
+		return ""
+	})
 }
 
 // stream sends datagrams from one pod to another until the test ends, 200 a second, and counts those that arrive.

@@ -284,7 +284,7 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	reaches(t, remote, "udp", forbidden, false)
 	open, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
 	must(t, 0, err)
-	// Those of connections that were ended are forgotten if both die; of pings that were, when conntrack has none any more.
+	// Those of connections that were ended are forgotten if both die; of pings that were, when conntrack has none.
 	flows := func(ended bool) string {
 		return strings.Join(slices.DeleteFunc(slices.Sorted(strings.Lines(c.flows(t, "node1"))), func(line string) bool {
 			pings := strings.Contains(line, "priority=120,ct_state=-rpl")
