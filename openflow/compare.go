@@ -33,7 +33,8 @@ func compare(list []listed, want []string) Differences {
 		text := l.flow.String()
 		ours := !l.unsupported && !l.limited && l.cookie == l.flow.Cookie() && l.flow.Kind != 0
 		switch {
-		case ours && (missing[text] || want == nil || l.flow.ofService() || l.flow.ofPolicy()):
+		case ours && (missing[text] || want == nil || l.flow.ofService() || l.flow.ofPolicy() ||
+			l.flow.Kind == KindRenewal):
 			delete(missing, text) // Units are compared by Sync alone
 		case ours:
 			d.Foreign = append(d.Foreign, text)

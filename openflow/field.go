@@ -52,6 +52,7 @@ type oxm struct {
 // fields are in the order in which ovs-ofctl prints them. OpenFlow wants a field
 // behind its prerequisites, and that order has them so.
 var fields = mustIdentify([]*field{
+	{name: "pkt_mark", ofnet: "NXM_NX_PKT_MARK", in: some(func(m *Match) *Bits { return &m.PktMark }, always, markText)},
 	{name: "conj_id", ofnet: "NXM_NX_CONJ_ID", in: number(func(m *Match) *uint32 { return &m.ConjID })},
 	{name: "ct_state", ofnet: "NXM_NX_CT_STATE",
 		in: some(func(m *Match) *Bits { return &m.CTState }, always, flags("new", "est", "rel", "rpl", "inv", "trk"))},

@@ -30,12 +30,13 @@ func TestMatchesRoundTrip(t *testing.T) {
 			seen[use{o.name, o.exact()}]++
 		}
 	}
-	masked2 := []string{"ct_state", "tcp_flags", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src", "sctp_dst", "ct_mark"}
+	masked2 := []string{"ct_state", "tcp_flags", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src", "sctp_dst", "ct_mark",
+		"pkt_mark"}
 	prefixes := []string{"nw_src", "nw_dst", "ipv6_src", "ipv6_dst", "arp_spa", "arp_tpa"}
 	onlyActions := []string{"reg3", "tun_dst", "tun_ipv6_dst", "arp_tha"}
 	for _, f := range fields {
 		masked := f.name == "nw_frag" || f.name == "vlan_vid" || slices.Contains(masked2, f.name) || slices.Contains(prefixes, f.name)
-		exact := f.name != "nw_frag" && f.name != "ct_state" && f.name != "ct_mark" && f.name != "tcp_flags" && !slices.Contains(onlyActions, f.name)
+		exact := !slices.Contains([]string{"nw_frag", "ct_state", "ct_mark", "pkt_mark", "tcp_flags"}, f.name) && !slices.Contains(onlyActions, f.name)
 		if got := seen[use{f.name, true}] > 0; got != exact {
 			t.Errorf("%s was there without a mask: %v, want %v", f.name, got, exact)
 		}

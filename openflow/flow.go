@@ -28,6 +28,8 @@ const (
 	KindPolicyTwin Kind = 8
 	// KindVerdict is a flow of policies that accepts or denies what it takes, for the switch to count it.
 	KindVerdict Kind = 9
+	// KindRenewal is a flow that is another with each change: see [Switch.RenewWith].
+	KindRenewal Kind = 10
 )
 
 // OfPolicies reports whether k is one of the kinds of policies.

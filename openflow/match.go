@@ -141,7 +141,8 @@ type Match struct {
 	// CTState is what conntrack says of the packet.
 	CTState Bits
 	// CTMark are the bits that a connection was committed with.
-	CTMark Bits
+	CTMark  Bits
+	PktMark Bits // of the kernel's mark, which packets of the userspace datapath do not have
 	// CTSrc and CTDst are the addresses of the first packet of the connection.
 	CTSrc, CTDst netip.Addr
 	Stage        Stage

@@ -34,7 +34,8 @@ type Switch struct {
 	policies units
 	packets  map[Key]uint64
 	// digest is that of what the switch had when it was read last, if nothing was sent since.
-	digest *seen.Digest
+	digest  *seen.Digest
+	renewal renewal
 }
 
 // errStale: what the switch has must be listed first, by a Sync.
@@ -137,11 +138,11 @@ func (s *Switch) learn(ctx context.Context) error {
 			return err
 		}
 	}
-	s.digest = nil
+	s.digest, s.renewal.has = nil, nil
 	services, policies := s.units.relist(), s.policies.relist()
 	var others []listed
 	d, err := s.look(ctx, func(l *listed) {
-		if !services.flow(l) && !policies.flow(l) {
+		if !s.renewal.flow(l) && !services.flow(l) && !policies.flow(l) {
 			others = append(others, *l)
 		}
 	}, services.group)
@@ -217,6 +218,38 @@ func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 	return out, err
 }
 
+// Listed is a flow that the switch has.
+type Listed struct {
+	Flow
+	// Plain: Match is all of its match, and it has no timeout and no flags.
+	Plain bool
+	Text  string // as ovs-ofctl prints it
+}
+
+// List lists what flows the switch has, but those that packets have added. It changes nothing.
+func (s *Switch) List(ctx context.Context) (out []Listed, err error) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	list, err := s.list(ctx)
+	for _, l := range list {
+		out = append(out, Listed{l.flow, !l.unsupported && !l.limited, change{flow: &l.flow}.text()})
+	}
+	return out, err
+}
+
+// Ports lists how the switch's ports are configured.
+func (s *Switch) Ports(ctx context.Context) (out []nx.Port, err error) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	xid := s.conn.Reserve(2)
+	err = s.each(ctx, xid, nx.ListPorts(xid), func(m ofconn.Message) error {
+		list, err := nx.ReadPorts(m)
+		out = append(out, list...)
+		return err
+	})
+	return out, err
+}
+
 // eachFlow calls yield for all flows of the switch.
 func (s *Switch) eachFlow(ctx context.Context, yield func(nx.ListedFlow)) error {
 	xid := s.conn.Reserve(2)
@@ -257,6 +290,7 @@ func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func
 // commit makes the switch do todo and returns nil if it has done all of it.
 func (s *Switch) commit(ctx context.Context, todo []change) error {
 	s.digest = nil
+	todo = append(todo, s.renewal.next()...)
 	first := s.conn.Reserve(len(todo) + 3) // open, todo, commit, barrier
 	var unencoded error
 	answers, err := s.conn.Ask(ctx, first, first+uint32(len(todo))+2, encodeBundle(first, todo, &unencoded))

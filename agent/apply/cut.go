@@ -96,7 +96,7 @@ func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
 // syncEnded has the switch drop what the rules have ended, and nothing else that was.
 func (f *Flows) syncEnded(ctx context.Context) error {
 	f.sw.SetPolicies(f.policies.rules.Changed(), false)
-	_, err := f.syncUnits(ctx)
+	err := f.syncUnits(ctx)
 	return err
 }
 

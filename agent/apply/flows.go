@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
+	"github.com/fairlead-cni/fairlead/openflow/renewal"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
@@ -189,6 +190,9 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 	case err != nil:
 		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd does not answer: %w", err)}
 	}
+	if f.datapath == api.DatapathNetdev {
+		sw.RenewWith(renewal.Flows)
+	}
 	return sw, nil
 }
 
@@ -211,15 +215,14 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	}
 	told := f.told()
 	f.setServices()
-	changes, err := f.change(ctx, r, verified)
-	f.wrong(r.Verify, changes, err)
+	err = f.change(ctx, r, verified)
+	f.unsure(err)
 	if err != nil {
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
 	f.enforced()
 	f.cut(ctx)
-	f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	if f.told() != told {
 		debug.FreeOSMemory() // much of what it took to read the cluster and the switch is garbage
 	}
@@ -240,10 +243,10 @@ func (f *Flows) untold() {
 }
 
 // change has the switch confirm what is wanted now, unless that is what it has confirmed already.
-func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes openflow.Changes, err error) {
+func (f *Flows) change(ctx context.Context, r *Round, verified bool) error {
 	view, want, shared := r.Want.View(r.Observed), f.flows, f.services.shared(r.Want.ServiceCIDRs)
 	if err := f.setPolicies(ctx, r, view); err != nil {
-		return changes, err
+		return err
 	}
 	// Flows of thousands of peers are most of what a round computes.
 	same := f.flows != nil && view.Equal(f.view) && shared.Equal(f.shared)
@@ -251,25 +254,26 @@ func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes op
 		want = append(tables.Pipeline(view), clusterip.Flows(view, shared)...)
 	}
 	if same && verified {
-		if changes, err = f.syncUnits(ctx); err != nil { // Services or policies may have changed since
-			return changes, fmt.Errorf("OpenFlow: %w", err)
+		if err := f.syncUnits(ctx); err != nil { // Services or policies may have changed since
+			return fmt.Errorf("OpenFlow: %w", err)
 		}
 	} else {
-		if changes, err = f.sw.Sync(ctx, want); err != nil {
-			return changes, fmt.Errorf("OpenFlow: %w", err)
+		changes, err := f.sw.Sync(ctx, want)
+		if err != nil {
+			return fmt.Errorf("OpenFlow: %w", err)
 		}
 		f.metrics.FlowsSynced(len(want), changes)
 	}
 	f.view, f.flows, f.shared, f.numbers = view, want, shared, numbersFor(r.Want.OVSDB, r.Observed)
-	return changes, nil
+	return nil
 }
 
 // syncUnits has the switch follow Services and policies, and counts what that changes.
-func (f *Flows) syncUnits(ctx context.Context) (openflow.Changes, error) {
+func (f *Flows) syncUnits(ctx context.Context) error {
 	changes, err := f.sw.SyncUnits(ctx)
 	f.unsure(err)
 	f.metrics.FlowsChanged(changes)
-	return changes, err
+	return err
 }
 
 // observe reads OVSDB again. After an error r has what was read before.
@@ -285,7 +289,7 @@ func (f *Flows) observe(r *Round) error {
 func (f *Flows) revert(ctx context.Context) (repaired []string, err error) {
 	f.sw.Resync()
 	c, err := f.sw.Sync(ctx, f.flows)
-	f.wrong(true, c, err)
+	f.unsure(err)
 	f.metrics.FlowsSynced(len(f.flows), c)
 	if c != (openflow.Changes{}) {
 		repaired = []string{fmt.Sprintf("%d were missing, %d altered, %d foreign", c.Added, c.Modified, c.Deleted)}

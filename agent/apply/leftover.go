@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
@@ -16,8 +15,6 @@ type leftover struct {
 	gone map[openflow.Translation]time.Time
 	// unseen: there may be others, of which the switch does not tell.
 	unseen survey
-	// megaflows may be cached of flows that were wrong.
-	megaflows bool
 }
 
 // due reports whether connections are to be forgotten again.
@@ -106,26 +103,7 @@ func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	return nil
 }
 
-// wrong takes note that the switch had flows that were wrong, if a comparison with what it has came to changes. One
-// that failed may have done some.
-func (f *Flows) wrong(compared bool, c openflow.Changes, err error) {
-	f.unsure(err)
-	f.leftover.megaflows = f.leftover.megaflows || compared && (err != nil || c != openflow.Changes{})
-}
-
 // unsure takes note that the switch may have done what it has not confirmed: it does not tell later what that was.
 func (f *Flows) unsure(err error) {
 	f.leftover.unseen.now = f.leftover.unseen.now || err != nil && f.services != nil
-}
-
-// purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so
-// itself. What could not be done is done by the next round.
-func (f *Flows) purgeMegaflows(ctx context.Context, datapath string) {
-	if !f.leftover.megaflows || datapath != api.DatapathNetdev {
-		return
-	}
-	err := vswitchd.PurgeMegaflows(ctx, f.runDir)
-	if f.leftover.megaflows = err != nil; err != nil {
-		f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
-	}
 }

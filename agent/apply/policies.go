@@ -173,7 +173,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	f.sw.SetPolicies(changed, false)
-	if _, err := f.syncUnits(ctx); err != nil {
+	if err := f.syncUnits(ctx); err != nil {
 		return false, err
 	}
 	f.enforced()

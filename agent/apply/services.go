@@ -224,7 +224,7 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.setServices(); all || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}
-	if _, err := f.syncUnits(ctx); err != nil {
+	if err := f.syncUnits(ctx); err != nil {
 		return false, err
 	}
 	f.servicesSynced(ctx)

@@ -12,6 +12,7 @@ import (
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/standalone"
 )
 
 // reach is what Run remembers of an attached uplink from one look to the next: whether br-uplink is as it was made, and
@@ -72,7 +73,7 @@ func (n *Uplink) differences(ctx context.Context) (d []string, err error) {
 			return nil, err
 		}
 	}
-	return n.reach.bridge.Standalone(ctx)
+	return standalone.Differences(ctx, n.reach.bridge)
 }
 
 // checkReached looks whether the host's way out works while the NIC is attached, whatever may be the reason. If it does

@@ -53,18 +53,6 @@ func controlSocket(runDir string) (string, error) {
 	return filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid))), err
 }
 
-// PurgeMegaflows makes ovs-vswitchd discard what its datapath has cached of flows (ovs-vswitchd(8),
-// revalidator/purge), so that the next packet of each connection is looked up in the flow tables.
-//
-// The userspace datapath of Open vSwitch 3.1.0 was seen to need it where flows vanish under traffic and come back: once
-// in twenty times some connection stays dropped for as long as it sends.
-func PurgeMegaflows(ctx context.Context, runDir string) error {
-	// The purge skips flows that are being revalidated. The wait is refused where there are two datapaths.
-	_, _ = Appctl(ctx, runDir, "revalidator/wait")
-	_, err := Appctl(ctx, runDir, "revalidator/purge")
-	return err
-}
-
 // Trace simulates a packet, in the syntax of ovs-fields(7), that arrives on the bridge, and returns the steps in the
 // words of ovs-vswitchd (ovs-vswitchd(8), ofproto/trace), ports by name. Package openflow/explain reads them.
 func Trace(ctx context.Context, runDir, bridge, packet string) (string, error) {

@@ -65,6 +65,9 @@ func (d Direction) table(egress uint8) uint8 {
 	return egress + tables1 - tableState
 }
 
+// State is the table in which a packet goes on after conntrack.
+func (d Direction) State() uint8 { return d.table(tableState) }
+
 // Peer is the table in which a peer gets its class.
 func (d Direction) Peer() uint8 { return d.table(tablePeer) }
 
@@ -95,7 +98,7 @@ func Describe(table uint64) (name, purpose string, ok bool) {
 		if table == uint64(d.Denied()) {
 			return [...]string{"Ingress", "Egress"}[d] + "Denied", "what policies deny is dropped, and some of it logged", true
 		}
-		first := uint64(d.table(tableState))
+		first := uint64(d.State())
 		if table >= first && table < first+uint64(len(stages)) {
 			s := stages[table-first]
 			return [...]string{"Ingress", "Egress"}[d] + s.name, s.purpose, true
@@ -234,14 +237,14 @@ func Shared(node []netip.Addr) []openflow.Flow {
 	}
 	for _, a := range node {
 		m := openflow.Match{Source: openflow.FromGateway, EtherType: ethertype(a), Src: host(a)}
-		out = append(out, flow(Ingress.table(tableState), stateNode, m, openflow.Goto(Ingress.Accept())))
+		out = append(out, flow(Ingress.State(), stateNode, m, openflow.Goto(Ingress.Accept())))
 	}
 	return append(out, listeners()...)
 }
 
 // state are the flows of a table State.
 func (d Direction) state() []openflow.Flow {
-	t := d.table(tableState)
+	t := d.State()
 	is := func(set, unset uint16) openflow.Match {
 		set |= openflow.CTTracked
 		return openflow.Match{CTState: openflow.Bits{Value: set, Mask: set | unset}}
@@ -299,7 +302,7 @@ func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.
 	m.Dst, m.DstPort = host(to.Addr()), openflow.Port(to.Port())
 	answer.Src, answer.SrcPort, answer.Dst, answer.DstPort = m.Dst, m.DstPort, m.Src, m.SrcPort
 	for _, d := range []Direction{Ingress, Egress} {
-		t := d.table(tableState)
+		t := d.State()
 		out = append(out, flow(t, stateEnded, m), flow(t, stateAnswers, answer))
 	}
 	return out
@@ -307,7 +310,7 @@ func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.
 
 // EndedBy returns what Ended was told, but for the pod, if f is of its flows, and not of those for answers.
 func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool) {
-	ours := f.Table == Ingress.table(tableState) || f.Table == Egress.table(tableState)
+	ours := f.Table == Ingress.State() || f.Table == Egress.State()
 	if !ours || f.Priority != stateEnded {
 		return 0, from, to, false
 	}
@@ -321,9 +324,9 @@ func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool)
 func listeners() (out []openflow.Flow) {
 	add := func(m openflow.Match) {
 		m.Source = openflow.FromPod
-		out = append(out, flow(Egress.table(tableState), stateListeners, m))
+		out = append(out, flow(Egress.State(), stateListeners, m))
 		m.Source, m.TTL = openflow.FromBridged, 1
-		out = append(out, flow(Egress.table(tableState), stateListeners, m, Egress.judged()...))
+		out = append(out, flow(Egress.State(), stateListeners, m, Egress.judged()...))
 	}
 	add(openflow.Match{EtherType: openflow.IPv4, Dst: groups4, Protocol: 1 + igmp})
 	for _, kind := range []uint8{mldQuery, mldReport, mldDone, mldReport2} {
@@ -349,7 +352,7 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 	judge := func(d Direction) []openflow.Action {
 		// A packet between two pods is judged twice: the class and the group of one end must not count for the other.
 		return []openflow.Action{openflow.SetJudged(p.Number), openflow.SetClass(0), openflow.SetGroup(0),
-			openflow.SetZone(p.Zone()), openflow.Conntrack{Zone: p.Zone(), Table: d.table(tableState)}}
+			openflow.SetZone(p.Zone()), openflow.Conntrack{Zone: p.Zone(), Table: d.State()}}
 	}
 	egress := uint16(fromRouted)
 	if p.Bridged {
@@ -387,7 +390,7 @@ func (p Pod) related() (out []openflow.Flow) {
 		from, to := m, m
 		from.CTSrc, to.CTDst = a, a
 		for _, m := range []openflow.Match{from, to} {
-			out = append(out, flow(Egress.table(tableState), stateRelated, m, Egress.judged()...))
+			out = append(out, flow(Egress.State(), stateRelated, m, Egress.judged()...))
 		}
 	}
 	return out

@@ -147,7 +147,7 @@ func (c cluster) picture(t *testing.T, node string) string {
 		"iptables -w -t nat -S", "ip6tables -w -t nat -S", "iptables -w -S", "ip6tables -w -S",
 	} {
 		out := h.exec(t, cmd)
-		out = regexp.MustCompile(`(valid_lft|expires) \S+( preferred_lft \S+)?| state \w+| tentative|qlen \d+`).ReplaceAllString(out, "")
+		out = regexp.MustCompile(`(valid_lft|expires) \S+( preferred_lft \S+)?| state \w+| tentative|qlen \d+|(?m:^.*pkt_mark=.*\n?)`).ReplaceAllString(out, "")
 		lines = append(lines, sorted(out)...)
 	}
 	return strings.Join(lines, "")

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -293,8 +294,9 @@ func (c cluster) metric(t *testing.T, node, name string) float64 {
 	return 0
 }
 
-// flows is the dump of br-int's flows without what changes by itself.
+// flows is the dump of br-int's flows without what changes by itself, or with each change of others.
 func (c cluster) flows(t *testing.T, node string) string {
 	t.Helper()
-	return c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int")
+	dump := c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int")
+	return regexp.MustCompile(`(?m)^.*pkt_mark=.*\n?`).ReplaceAllString(dump, "")
 }

@@ -1,27 +1,28 @@
-package openflow
+package standalone
 
 import (
-	"github.com/go-logr/logr/testr"
-
 	"slices"
 	"testing"
 
+	"github.com/go-logr/logr/testr"
+
+	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // Whatever makes a bridge other than standalone is found, and what its ports and packets do is not.
-func TestStandalone(t *testing.T) {
+func TestDifferences(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-up", ovstest.Port{Name: "eth0", OFPort: 1}, ovstest.Port{Name: "eth1", OFPort: 2})
 	o.Ctl("set", "bridge", "br-up", "fail_mode=standalone", "other_config:forward-bpdu=true")
-	s, err := Dial(t.Context(), o.Mgmt("br-up"), testr.New(t))
+	s, err := openflow.Dial(t.Context(), o.Mgmt("br-up"), testr.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	differences := func() []string {
 		t.Helper()
-		d, err := s.Standalone(t.Context())
+		d, err := Differences(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
