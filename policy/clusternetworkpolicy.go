@@ -9,26 +9,33 @@ import (
 )
 
 // ParseClusterNetworkPolicy reads a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 as JSON, and finds fields
-// that this version does not know. The error says that it is none.
+// and rules that this version does not know. The error says that it is none.
 func ParseClusterNetworkPolicy(doc []byte) (Policy, error) {
 	var o v1alpha2.ClusterNetworkPolicy
 	fields, err := decode(doc, &o)
+	var rules unread
+	if err != nil {
+		if doc, rules, err = readRules(doc); err == nil {
+			o = v1alpha2.ClusterNetworkPolicy{}
+			fields, err = decode(doc, &o)
+		}
+	}
 	if err != nil {
 		return Policy{}, fmt.Errorf("read a ClusterNetworkPolicy: %w", err)
 	}
 	if err := checkKind(o.TypeMeta, "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"); err != nil {
 		return Policy{}, err
 	}
-	return clusterNetworkPolicy(&o, fields), nil
+	return clusterNetworkPolicy(&o, fields, rules), nil
 }
 
 // FromClusterNetworkPolicy is for an object that is decoded already. What its type does not have has been lost: see
 // ParseClusterNetworkPolicy.
 func FromClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) Policy {
-	return clusterNetworkPolicy(o, nil)
+	return clusterNetworkPolicy(o, nil, nil)
 }
 
-func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown) Policy {
+func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown, rules unread) Policy {
 	p := Policy{Ref: Ref{Kind: "ClusterNetworkPolicy", Name: o.Name}, Priority: int(o.Spec.Priority)}
 	switch o.Spec.Tier {
 	case v1alpha2.AdminTier:
@@ -52,7 +59,7 @@ func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown) Poli
 	whole := fields.outside("spec.ingress", "spec.egress")
 	for i, r := range o.Spec.Ingress {
 		rule := Rule{Index: i, Name: r.Name}
-		var err error
+		err := rules[rulePath(Ingress, i)]
 		for _, peer := range r.From {
 			err = cmp.Or(err, rule.addPods(peer.Namespaces, peer.Pods))
 		}
@@ -60,7 +67,7 @@ func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown) Poli
 	}
 	for i, r := range o.Spec.Egress {
 		rule := Rule{Index: i, Name: r.Name}
-		var err error
+		err := rules[rulePath(Egress, i)]
 		for _, peer := range r.To {
 			err = cmp.Or(err, rule.addDestination(peer))
 		}
@@ -74,7 +81,7 @@ func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown) Poli
 func (p *Policy) addClusterRule(fields unknown, whole string, d Direction, r Rule,
 	action v1alpha2.ClusterNetworkPolicyRuleAction, peers int, protocols []v1alpha2.ClusterNetworkPolicyProtocol,
 	err error) {
-	path := fmt.Sprintf("spec.%s[%d]", d, r.Index)
+	path := rulePath(d, r.Index)
 	if field := cmp.Or(fields.in(path), whole); field != "" {
 		err = fmt.Errorf("the field %s is unknown", field)
 	}

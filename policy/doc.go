@@ -18,7 +18,8 @@
 // The API may have a field that this version does not know, or an object may come from a manifest that no API server
 // has validated. A rule of a NetworkPolicy that is not understood as a whole accepts nothing. One of a
 // ClusterNetworkPolicy accepts nothing, or, if its action is Deny or Pass, denies everything, as its specification
-// wants. A NetworkPolicy whose subject is not understood isolates all pods of its namespace and accepts nothing. A
+// wants; likewise if the rule has a field of another type than this version knows, which keeps no other rule from being
+// read. A NetworkPolicy whose subject is not understood isolates all pods of its namespace and accepts nothing. A
 // ClusterNetworkPolicy whose subject or tier is not understood applies to no pod: to deny everything to every pod of
 // the cluster would be worse. Policy.Problems names each of these.
 //

@@ -126,6 +126,22 @@ func TestClusterNetworkPolicies(t *testing.T) {
 		{"an unknown subject", `"tier": "Admin", "priority": 3, "subject": {"users": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]`,
 			"ClusterNetworkPolicy cnp, Admin: pods nothing of namespaces nothing\n" +
 				"subject: the field spec.subject.users is unknown: the policy applies to no pod"},
+		{"rules of another type", subject + `"ingress": [{"action": "Deny", "name": "no", "from": [{"namespaces": {}}], "protocols":
+			[{"tcp": {"destinationPort": {"number": "ssh"}}}]}, {"action": "Accept", "from": {}}, {"action": "Pass", "from": [1]}, 5,
+			{"action": "Accept", "from": [{"namespaces": {}}]}, {"action": "Accept", "from": [{"namespaces": {}, "services": {}}]}]`,
+			pods + `ingress 0: Deny any=true [] [] [] ports any=true [] []
+ingress 2: Deny any=true [] [] [] ports any=true [] []
+ingress 3: Deny any=true [] [] [] ports any=true [] []
+ingress 4: Accept any=false [pods {} of namespaces {}] [] [] ports any=true [] []
+spec.ingress[0] denies everything: json: cannot unmarshal string into Go struct field ` +
+				`Port.protocols.tcp.destinationPort.number of type int32
+spec.ingress[1] accepts nothing: json: cannot unmarshal object into Go struct field ` +
+				`ClusterNetworkPolicyIngressRule.from of type []v1alpha2.ClusterNetworkPolicyIngressPeer
+spec.ingress[2] denies everything: json: cannot unmarshal number into Go struct field ` +
+				`ClusterNetworkPolicyIngressRule.from of type v1alpha2.ClusterNetworkPolicyIngressPeer
+spec.ingress[3] denies everything: json: cannot unmarshal number into Go value of type ` +
+				`v1alpha2.ClusterNetworkPolicyIngressRule
+spec.ingress[5] accepts nothing: the field spec.ingress[5].from[0].services is unknown`},
 		{"an unknown tier", `"tier": "Late", "subject": {"namespaces": {}}`,
 			"ClusterNetworkPolicy cnp, Baseline: pods nothing of namespaces nothing\n" +
 				`the tier "Late" is unknown: the policy applies to no pod`},

@@ -28,6 +28,7 @@ type conjunction struct {
 	anyPort  bool
 	subjects map[*pod]struct{}
 	flows    []Match
+	widened  string // see part
 }
 
 // part is a conjunction before it has a number.
@@ -36,6 +37,7 @@ type part struct {
 	sets     []set
 	ports    []policy.PortRange
 	subjects map[*pod]struct{}
+	widened  string // what the rule does instead of what it says
 }
 
 // rank gives the policies of Admin and Baseline their ranks.
@@ -78,7 +80,7 @@ func (c *Compiler) refreshEntry(e *entry) {
 				if e.tooLate(policy.Direction(d), r) {
 					continue
 				}
-				for _, p := range c.divide(e, policy.Direction(d), r) {
+				for _, p := range c.fit(e, policy.Direction(d), r) {
 					key := p.key(e, policy.Direction(d))
 					if twice, ok := parts[key]; ok {
 						// Another rule that says the same, or another named port of the same number.
@@ -103,7 +105,7 @@ func (c *Compiler) refreshEntry(e *entry) {
 			old = c.add(e, key, directions[key], p)
 			e.conjunctions[key] = old
 		}
-		old.rule = p.rule // another place among the rules, or another name
+		old.rule, old.widened = p.rule, p.widened // another place among the rules, or another name
 		old.apply(p.subjects, c.sides[old.direction])
 	}
 }
@@ -112,7 +114,7 @@ func (c *Compiler) refreshEntry(e *entry) {
 func (c *Compiler) divide(e *entry, d policy.Direction, r policy.Rule) []part {
 	var parts []part
 	if r.AnyPort || len(r.Ports) > 0 {
-		parts = append(parts, part{r, setsOf(r), r.Ports, e.subjects})
+		parts = append(parts, part{rule: r, sets: setsOf(r), ports: r.Ports, subjects: e.subjects})
 	}
 	for _, named := range r.NamedPorts {
 		if r.AnyPort {
@@ -120,12 +122,13 @@ func (c *Compiler) divide(e *entry, d policy.Direction, r policy.Rule) []part {
 		}
 		if d == policy.Ingress {
 			for port, pods := range withPort(e.subjects, named) {
-				parts = append(parts, part{r, setsOf(r), []policy.PortRange{single(port)}, pods})
+				parts = append(parts, part{rule: r, sets: setsOf(r), ports: []policy.PortRange{single(port)}, subjects: pods})
 			}
 			continue
 		}
 		for _, port := range c.portsOf(named) {
-			parts = append(parts, part{r, peersWithPort(r, port), []policy.PortRange{single(port)}, e.subjects})
+			parts = append(parts, part{rule: r, sets: peersWithPort(r, port), ports: []policy.PortRange{single(port)},
+				subjects: e.subjects})
 		}
 	}
 	return slices.DeleteFunc(parts, func(p part) bool { return !r.AnyPeer && len(p.sets) == 0 })

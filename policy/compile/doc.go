@@ -25,6 +25,9 @@
 // (ovs-fields(7), "conjunction"). Named ports divide a rule: one part for each number that the name has, with the pods
 // that have it. As ingress these are the rule's own pods, as egress the peers.
 //
+// A flow has room for MaxClauses conjunctions. What does not fit accepts nothing; rules that deny or pass never come to
+// more than fit: one of too many parts denies all ports of the pods that have the port.
+//
 // In the tier NetworkPolicy all rules accept, and have one rank: their flows are shared. In the other tiers each rule
 // has a rank of its own, which counts all rules of the cluster's policies, so that no pod's coming changes it.
 //

@@ -13,7 +13,7 @@ import (
 // set is peers that rules name alike: pods that a selector selects, or the networks of a rule, or nodes.
 type set struct {
 	key string
-	// pods with port, if that has a number, and in networks, if there are any.
+	// pods with port, if that has a name, under whatever number if it has none; and in networks, if there are any.
 	pods *policy.Subjects
 	port policy.PodPort
 	// networks alone, without pods.
@@ -45,7 +45,7 @@ func setsOf(r policy.Rule) []set {
 	return sorted(sets)
 }
 
-// peersWithPort returns the peers of a rule that are pods with a port.
+// peersWithPort returns the peers of a rule that are pods with a port; without a number, with any of that name.
 func peersWithPort(r policy.Rule, port policy.PodPort) []set {
 	var sets []set
 	pods := r.Pods
@@ -53,6 +53,9 @@ func peersWithPort(r policy.Rule, port policy.PodPort) []set {
 		pods = []policy.Subjects{policy.AllPods()}
 	}
 	suffix := fmt.Sprintf(" with port %s", port)
+	if port.Number == 0 {
+		suffix = fmt.Sprintf(" with port %s", port.NamedPort)
+	}
 	for _, p := range pods {
 		sets = append(sets, set{key: p.String() + suffix, pods: &p, port: port})
 	}
@@ -82,8 +85,18 @@ func digest(networks []policy.Network) string {
 
 // has reports whether a set of pods has p, a pod of ns, under the address a.
 func (s *set) has(p *pod, ns *namespace, a netip.Addr) bool {
-	return selected(*s.pods, p, ns) && (s.port.Number == 0 || slices.Contains(p.Ports, s.port)) &&
+	return selected(*s.pods, p, ns) && s.hasPort(p) &&
 		(s.networks == nil || slices.ContainsFunc(s.networks, func(n policy.Network) bool { return contains(n, a) }))
+}
+
+func (s *set) hasPort(p *pod) bool {
+	switch {
+	case s.port.Name == "":
+		return true
+	case s.port.Number == 0:
+		return p.hasPort(s.port.NamedPort)
+	}
+	return slices.Contains(p.Ports, s.port)
 }
 
 func contains(n policy.Network, a netip.Addr) bool {

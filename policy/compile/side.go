@@ -367,10 +367,10 @@ func clauseFlows(kind Kind, conjunctions map[*conjunction]struct{}, at func(Matc
 	return flows
 }
 
-// Problems are sentences about flows that are too large: what is left out of them accepts nothing; and about rules that
-// are too many.
+// Problems are sentences about flows that are too large: what is left out of them would accept, so it accepts nothing;
+// and about rules that are too many, or come to too many parts.
 func (c *Compiler) Problems() []string {
-	out := c.lateRules()
+	out := append(c.lateRules(), c.widenedRules()...)
 	for _, s := range c.sides {
 		for m, f := range s.flows {
 			if f.LeftOut > 0 {
