@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
@@ -27,10 +27,8 @@ func (b *bed) controls(t *testing.T) (stop func()) {
 	must(t, err)
 	client, err := dynamic.NewForConfig(cfg)
 	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := apitest.FreePort()
 	must(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	intervals := api.DefaultIntervals().Controller
 	intervals.Pass, intervals.LeaseRetry = 50*time.Millisecond, 100*time.Millisecond
