@@ -119,18 +119,18 @@ func (c *realCluster) nodes() map[string]inputs.Node {
 	return nodes
 }
 
-// settled waits until each Node has a podCIDR or, unless all is set, the Event that kube-controller-manager has none for
-// it; the deadline fails the test.
+// settled waits until each Node has a podCIDR or, unless all is set, the Event that kube-controller-manager has none
+// for it; the deadline fails the test.
 func (c *realCluster) settled(all bool) map[string]inputs.Node {
 	c.t.Helper()
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		refused := map[string]bool{}
+		refused, ended := map[string]bool{}, false
 		if !all {
-			refused = c.refused()
+			refused, ended = c.refused(), c.kcm.Ended()
 		}
-		nodes := c.nodes() // later than the Events
+		nodes := c.nodes() // later than these
 		waits := func(n inputs.Node) bool { return len(n.PodCIDRs) == 0 && !refused[n.Name] }
-		if !slices.ContainsFunc(sorted(nodes), waits) || !all && c.kcm.Ended() {
+		if !slices.ContainsFunc(sorted(nodes), waits) || ended {
 			return nodes
 		}
 		if time.Since(start) > patience {

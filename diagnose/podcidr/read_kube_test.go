@@ -49,8 +49,8 @@ func (c *realCluster) clientOf(who string) clients {
 	out := c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
 	start := time.Now()
 	for _, may := range []authorizationv1.ResourceAttributes{ // of its ClusterRole, and of its Role
-		{Verb: "create", Resource: "events"}, {Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system",
-			Name: "fairlead-controller"}} {
+		{Verb: "create", Resource: "events"},
+		{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "fairlead-controller"}} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &may}}
 		for allowed := false; !allowed; time.Sleep(20 * time.Millisecond) {
 			got, err := out.AuthorizationV1().SelfSubjectAccessReviews().Create(c.t.Context(), review, metav1.CreateOptions{})
