@@ -51,7 +51,8 @@ func (c *realCluster) clientOf(who string) clients {
 	for _, may := range []authorizationv1.ResourceAttributes{ // of its ClusterRole, and of its Role
 		{Verb: "create", Resource: "events"},
 		{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "fairlead-controller"}} {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &may}}
+		review := &authorizationv1.SelfSubjectAccessReview{}
+		review.Spec.ResourceAttributes = &may
 		for allowed := false; !allowed; time.Sleep(20 * time.Millisecond) {
 			got, err := out.AuthorizationV1().SelfSubjectAccessReviews().Create(c.t.Context(), review, metav1.CreateOptions{})
 			c.must(err)

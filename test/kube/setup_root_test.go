@@ -275,8 +275,8 @@ const changesOfFollows = 4
 
 // steady pings from one pod to another, ten times a second, until the returned function is called, which expects every
 // ping answered that was sent before one that was: no two in a row are lost, and no more than follows may cost. On the
-// userspace datapath a change of flows with one of the node's routes, as of a Node that comes or goes, may cost a packet
-// of a tunnel.
+// userspace datapath a change of flows with one of the node's routes, as of a Node that comes or goes, may cost a
+// packet of a tunnel.
 func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)
