@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,14 +39,29 @@ func (c *realCluster) clients(config *rest.Config) clients {
 
 func (c clients) read(ctx context.Context) Facts { return Read(ctx, c, c.objects) }
 
-// clientOf returns clients with the shipped RBAC rules of fairlead-WHO.
+// clientOf returns clients with the shipped RBAC rules of fairlead-WHO, once the API server applies them.
 func (c *realCluster) clientOf(who string) clients {
 	c.t.Helper()
 	c.must(c.Apply(c.t.Context(), "../../build/manifests/fairlead.yaml",
 		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-"+who))
 	token, err := c.Token(c.t.Context(), "fairlead-"+who)
 	c.must(err)
-	return c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
+	out := c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
+	start := time.Now()
+	for _, may := range []authorizationv1.ResourceAttributes{ // of its ClusterRole, and of its Role
+		{Verb: "create", Resource: "events"},
+		{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "fairlead-controller"}} {
+		review := &authorizationv1.SelfSubjectAccessReview{}
+		review.Spec.ResourceAttributes = &may
+		for allowed := false; !allowed; time.Sleep(20 * time.Millisecond) {
+			got, err := out.AuthorizationV1().SelfSubjectAccessReviews().Create(c.t.Context(), review, metav1.CreateOptions{})
+			c.must(err)
+			if allowed = got.Status.Allowed; !allowed && time.Since(start) > patience {
+				c.t.Fatalf("fairlead-%s may not %+v: %+v", who, may, got.Status)
+			}
+		}
+	}
+	return out
 }
 
 func (c *realCluster) kcmPod(ready corev1.ConditionStatus, command ...string) {

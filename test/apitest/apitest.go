@@ -108,12 +108,12 @@ func (s *Server) writeKey(name string) (*ecdsa.PrivateKey, error) {
 
 func (s *Server) pickPorts() error {
 	for i := range s.ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
+		for s.ports[i] == 0 || slices.Contains(s.ports[:i], s.ports[i]) {
+			var err error
+			if s.ports[i], err = FreePort(); err != nil {
+				return err
+			}
 		}
-		defer l.Close() // not before all are picked, so that no port is picked twice
-		s.ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"time"
@@ -27,7 +26,7 @@ func (s *Server) StartKCM(ctx context.Context, flags ...string) (*KCM, error) {
 	if err := Kubeconfig(kubeconfig, s.URL, s.CA(), token); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +88,3 @@ func (k *KCM) Stop() {
 }
 
 func tail(log []byte) []byte { return log[max(0, len(log)-3000):] }
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}

@@ -54,7 +54,8 @@ func stream(t *testing.T, from, to place, a netip.Addr, every time.Duration) *pr
 // lose some, too, or node1's ovs-vswitchd, which forwards them in userspace, waits for a processor for as long as some
 // twenty packets take. Only then the result is inconclusive, and the test is repeated.
 func (c cluster) agentKilled(t *testing.T, places []place) {
-	for range 3 {
+	const times = 10
+	for range times {
 		waited := c.waited(t)
 		lost, controls := c.killAgent(t, places)
 		if waited = c.waited(t) - waited; waited > 100*time.Millisecond {
@@ -69,7 +70,7 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 		}
 		t.Logf("lost: %s; and where node1 has no part: %s", strings.Join(lost, "; "), strings.Join(controls, "; "))
 	}
-	t.Error("in each of three times this machine lost packets where node1 has no part: nothing can be said of its agent")
+	t.Errorf("in each of %d times this machine lost packets where node1 has no part: nothing can be said of its agent", times)
 }
 
 // waited is how long the main thread of node1's ovs-vswitchd has been ready to run and did not run

@@ -154,9 +154,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last result after limit.
+// wait polls until done returns "", and fails the test with the last result after limit, or later (labtest.Limit).
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) {
 	t.Helper()
+	limit = labtest.Limit(limit)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		missing := done()
 		if missing == "" {

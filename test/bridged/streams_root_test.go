@@ -86,7 +86,7 @@ func transfer(from, to place, addr string, size int64) error {
 		return err
 	}
 	defer listener.Close()
-	const limit = 20 * time.Second
+	const limit = time.Minute
 	sent := make(chan error, 1)
 	go func() {
 		var conn net.Conn

@@ -133,7 +133,7 @@ func (r runtime) rate(t *testing.T, from, to *libcni.RuntimeConf, toPod nodestat
 	var conn net.Conn
 	must(t, r.do(from, func() (err error) {
 		to := netip.AddrPortFrom(toPod.IPs[0], uint16(l.Addr().(*net.TCPAddr).Port))
-		conn, err = net.DialTimeout("tcp", to.String(), 5*time.Second)
+		conn, err = net.DialTimeout("tcp", to.String(), time.Minute)
 		return err
 	}))
 	conn.SetWriteDeadline(time.Now().Add(3 * time.Second))
@@ -159,7 +159,7 @@ func TestRootTuning(t *testing.T) {
 		t.Errorf("net.core.somaxconn is %s", got)
 	}
 	must(t, r.check(conflist, p))
-	r.in(t, p, "ping -c1 -w3 10.77.1.1")
+	r.in(t, p, "ping -c1 -w30 10.77.1.1")
 	r.mustDel(t, conflist, p)
 	r.end(t, p)
 

@@ -124,7 +124,7 @@ func must(t *testing.T, err error) {
 // eventually repeats f until it succeeds, and fails the test with its last error.
 func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
-	limit = labtest.Patience(t, limit)
+	limit = labtest.Limit(labtest.Patience(t, limit))
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		err := f()
 		if err == nil {
@@ -249,7 +249,7 @@ func (r runtime) state(t *testing.T) nodestate.State {
 // pods may disappear a little later. Network namespaces belong to the runtime.
 func (r runtime) has(t *testing.T, pods ...nodestate.Pod) {
 	t.Helper()
-	limit := time.Now().Add(5 * time.Second)
+	limit := time.Now().Add(labtest.Limit(5 * time.Second))
 	for {
 		s := r.state(t)
 		s.Netns = nil

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -70,7 +71,8 @@ func (c cluster) restartAgent(t *testing.T) {
 // forbid removes the agents' permissions. With an API server that does not answer there is nothing to remove.
 func (a *kubeAPI) forbid(t *testing.T) {
 	t.Helper()
-	ctx := labtest.Within(t, 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
 	err := a.client.RbacV1().ClusterRoleBindings().Delete(ctx, a.rights.Name, metav1.DeleteOptions{})
 	if err != nil {
 		t.Logf("  %v", err)

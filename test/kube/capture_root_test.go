@@ -210,7 +210,7 @@ func TestRootCaptureEnds(t *testing.T) {
 	command := b.captureTo(t, file)
 	stop := b.steady(t, "a", "c")
 	for limit, says := range map[string]string{"--packets=7": "7 packets, ", "--size=1000": "does not fit in 1000 bytes",
-		"--duration=300ms": "the duration of 300ms is over"} {
+		"--duration=3s": "the duration of 3s is over"} {
 		c := begin(t, command(limit), nil)
 		if err := c.Wait(); err != nil || !strings.Contains(c.said(), says) {
 			t.Errorf("%s: %v, want %q\n%s", limit, err, says, c.said())

@@ -124,7 +124,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 
 	b.examined(t, admin)
 	open := b.open(t, a, "s1", near)
-	if err := open(); err != nil {
+	if err := open(time.Minute); err != nil {
 		t.Errorf("through Open vSwitch: %v", err)
 	}
 	b.withConfig(t, "node1", "services: host\n")
@@ -141,7 +141,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 		}
 		return ""
 	})
-	if err := open(); err == nil {
+	if err := open(3 * time.Second); err == nil {
 		t.Error("a connection that Open vSwitch had translated goes on with services: host: docs/services.md says that it hangs")
 	}
 	says([]string{"note: kube-proxy translates on this node", s1 + ":8080"}, "service", "both")
@@ -189,8 +189,8 @@ func differences(before, after string) (out string) {
 }
 
 // open connects from a pod to port 81 of a Service, where to repeats what it reads. The function that it returns says
-// whether it still does.
-func (b *bed) open(t *testing.T, from pod, to, vip string) (echoes func() error) {
+// whether it still does, within a limit.
+func (b *bed) open(t *testing.T, from pod, to, vip string) (echoes func(limit time.Duration) error) {
 	t.Helper()
 	var listener net.Listener
 	must(t, b.pod(t, to).do(func() (err error) {
@@ -206,12 +206,12 @@ func (b *bed) open(t *testing.T, from pod, to, vip string) (echoes func() error)
 	}()
 	var conn net.Conn
 	must(t, from.do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "81"), 10*time.Second)
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "81"), time.Minute)
 		return err
 	}))
 	t.Cleanup(func() { conn.Close() })
-	return func() error {
-		if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+	return func(limit time.Duration) error {
+		if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 			return err
 		}
 		if _, err := conn.Write([]byte("x")); err != nil {

@@ -81,10 +81,7 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	if message := b.event(t, "node2", "PodCIDRChanged"); !strings.Contains(message, "(default/c)") {
 		t.Errorf("the Event does not name the pod: %s", message)
 	}
-	if out, err := b.NodeExec(t.Context(), "node2", "curl", "-s", "http://127.0.0.1:10350/metrics"); err != nil ||
-		!strings.Contains(out, "\nfairlead_pods_outside_podcidr 1\n") {
-		t.Errorf("the metric does not count the pod: %v", err)
-	}
+	b.measures(t, "node2", "fairlead_pods_outside_podcidr 1")
 	b.doctorSays(t, 3, "kubectl -n default delete pod c")
 	_, err := b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--wait=false")
 	must(t, err)
@@ -150,6 +147,18 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 		return ""
 	})
 	stop()
+}
+
+// measures waits until a node's agent has a metric with its value, which may come after the Event about the same.
+func (b *bed) measures(t *testing.T, node, series string) {
+	t.Helper()
+	wait(t, time.Minute, func() string {
+		out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "curl", "-s", "http://127.0.0.1:10350/metrics")
+		if err != nil || !strings.Contains(out, "\n"+series+"\n") {
+			return fmt.Sprintf("the agent of %s does not measure %s: %v", node, series, err)
+		}
+		return ""
+	})
 }
 
 // keepKCM restores the flags of kube-controller-manager when the test has ended.

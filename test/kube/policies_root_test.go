@@ -32,12 +32,14 @@ spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 func TestRootPoliciesUnknown(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node1")
-	arrived := b.stream(t, "a", "b")
+	sent, arrived := b.stream(t, "a", "b")
 	arrives := func(want bool, why string) {
 		t.Helper()
 		wait(t, 10*time.Second, func() string {
-			before := arrived.Load()
-			time.Sleep(200 * time.Millisecond) // some 40 datagrams
+			before, until := arrived.Load(), sent.Load()+40
+			for sent.Load() < until {
+				time.Sleep(5 * time.Millisecond)
+			}
 			if got := arrived.Load() > before; got != want {
 				return fmt.Sprintf("%s: datagrams from a to b arrive: %v", why, got)
 			}
@@ -119,7 +121,7 @@ func (b *bed) configure(t *testing.T, node, line string) {
 	must(t, err)
 	use := func(config []byte) {
 		must(t, os.WriteFile(path, config, 0o644))
-		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second) // also when the test has ended
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // also when the test has ended
 		defer cancel()
 		must(t, b.AgentStop(ctx, node))
 		must(t, b.AgentStart(ctx, node))
@@ -219,8 +221,9 @@ func (b *bed) refusesADD(t *testing.T, why string) {
 	})
 }
 
-// stream sends datagrams from one pod to another until the test ends, 200 a second, and counts those that arrive.
-func (b *bed) stream(t *testing.T, from, to string) (arrived *atomic.Int64) {
+// stream sends datagrams from one pod to another until the test ends, 200 a second, and counts both, those
+// that are sent and those that arrive.
+func (b *bed) stream(t *testing.T, from, to string) (sent, arrived *atomic.Int64) {
 	t.Helper()
 	p := b.pod(t, to)
 	var in net.PacketConn
@@ -232,7 +235,7 @@ func (b *bed) stream(t *testing.T, from, to string) (arrived *atomic.Int64) {
 	}))
 	ended := make(chan struct{})
 	t.Cleanup(func() { close(ended); in.Close(); out.Close() })
-	arrived = &atomic.Int64{}
+	sent, arrived = &atomic.Int64{}, &atomic.Int64{}
 	go func() {
 		for {
 			switch _, _, err := in.ReadFrom(make([]byte, 1)); {
@@ -245,7 +248,9 @@ func (b *bed) stream(t *testing.T, from, to string) (arrived *atomic.Int64) {
 	}()
 	go func() {
 		for {
-			_, _ = out.Write([]byte{0}) // an error is a datagram that is not sent
+			if _, err := out.Write([]byte{0}); err == nil {
+				sent.Add(1)
+			}
 			select {
 			case <-ended:
 				return
@@ -253,5 +258,5 @@ func (b *bed) stream(t *testing.T, from, to string) (arrived *atomic.Int64) {
 			}
 		}
 	}()
-	return arrived
+	return sent, arrived
 }

@@ -103,7 +103,7 @@ func TestRootPodReachesTheAPI(t *testing.T) {
 	a := b.pod(t, "a")
 	var conn net.Conn
 	must(t, a.do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", "10.96.0.1:443", 10*time.Second)
+		conn, err = net.DialTimeout("tcp", "10.96.0.1:443", time.Minute)
 		return err
 	}))
 	conn.Close()
@@ -135,7 +135,7 @@ func (p pod) serve(t *testing.T, who string, calls *atomic.Int32) {
 
 // call connects to port 80 of vip from where do runs it, and returns the answer.
 func call(do func(func() error) error, vip string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var conn net.Conn
 	err := do(func() (err error) {
@@ -146,7 +146,7 @@ func call(do func(func() error) error, vip string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return "", err
 	}
 	data, err := io.ReadAll(conn)

@@ -9,7 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,7 +84,7 @@ func cluster(t *testing.T) *bed {
 		begun[node] = len(b.log(t, node))
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		for _, part := range controlplane.Parts() { // of a test that failed midway
 			if t.Failed() {
@@ -122,9 +124,11 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last result after limit. It returns how long it took.
+// wait polls until done returns "", and fails the test with the last result after limit, or later (labtest.Limit). It
+// returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
+	limit = labtest.Limit(limit)
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		missing := done()
 		if missing == "" {
@@ -266,25 +270,81 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	}
 }
 
+// changesOfFollows are those of flows and routes in follows: a Node comes and goes, on two nodes.
+const changesOfFollows = 4
+
 // steady pings from one pod to another, ten times a second, until the returned function is called, which expects every
-// ping answered, except one in flight at that moment.
+// ping answered that was sent before one that was: no two in a row are lost, and no more than follows may cost. On the
+// userspace datapath a change of flows with one of the node's routes, as of a Node that comes or goes, may cost a
+// packet of a tunnel.
 func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)
-	cmd := b.PodCommand(context.Background(), "default/"+from, "ping", "-i0.1", "-W5", "-q", b.pod(t, to).ips[0].String())
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd := b.PodCommand(context.Background(), "default/"+from, "ping", "-i0.1", "-W60", "-n", b.pod(t, to).ips[0].String())
+	out := &lines{}
+	cmd.Stdout, cmd.Stderr = out, out
 	must(t, cmd.Start())
+	ended := false
+	end := func() error {
+		ended = true
+		_ = cmd.Process.Signal(os.Interrupt) // ping(8) then prints what it has counted
+		return cmd.Wait()
+	}
+	t.Cleanup(func() {
+		if !ended { // the test failed midway
+			_ = end()
+		}
+	})
 	return func() {
 		t.Helper()
-		must(t, cmd.Process.Signal(os.Interrupt)) // ping(8) then prints what it has counted
-		err := cmd.Wait()
-		var sent, answered int
-		if _, counts, ok := strings.Cut(out.String(), "statistics ---\n"); ok {
-			_, _ = fmt.Sscanf(counts, "%d packets transmitted, %d received", &sent, &answered) // 0 fails below
+		before := out.answered()
+		wait(t, time.Minute, func() string { // what was lost is known when a later one is answered
+			if now := out.answered(); len(now) < len(before)+3 {
+				return fmt.Sprintf("no ping is answered any more, after %d", len(before))
+			}
+			return ""
+		})
+		if err := end(); err != nil {
+			t.Errorf("a ping from %s to %s: %v\n%s", from, to, err, out.text())
 		}
-		if err != nil || sent == 0 || answered < sent-1 {
-			t.Errorf("a ping from %s to %s: %v\n%s", from, to, err, out.String())
+		lost, last := 0, 0
+		for _, n := range out.answered() {
+			if lost += n - last - 1; n > last+2 || lost > changesOfFollows {
+				t.Errorf("a ping from %s to %s: of those up to number %d %d are not answered\n%s", from, to, n, lost, out.text())
+				return
+			}
+			last = n
 		}
 	}
+}
+
+// lines is what a program that runs has written.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// answered are the numbers of the pings that were.
+func (l *lines) answered() (all []int) {
+	for line := range strings.Lines(l.text()) {
+		if _, after, ok := strings.Cut(line, " icmp_seq="); ok && strings.Contains(line, " bytes from ") && strings.HasSuffix(line, "\n") {
+			text, _, _ := strings.Cut(after, " ")
+			if n, err := strconv.Atoi(text); err == nil {
+				all = append(all, n)
+			}
+		}
+	}
+	return all
 }

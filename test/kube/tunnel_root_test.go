@@ -76,7 +76,7 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 				what += ", and now the tunnel's port"
 				b.say(t, pod, net.JoinHostPort(to, w[2]), what)
 				b.say(t, pod, net.JoinHostPort(to, w[3]), what)
-				if missing := hear(ears["6082"+family], 5*time.Second, what); missing != "" {
+				if missing := hear(ears["6082"+family], time.Minute, what); missing != "" {
 					t.Errorf("%s: no other port is reached: %s", what, missing)
 				}
 				if hear(ears["6081"+family], time.Millisecond, what) == "" {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -57,17 +58,17 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		{4, []string{"agent: no-tunnel", "pods of other nodes are not reached", "mtu       check failed: no packets go through"}, []string{"doctor"}},
 		{0, []string{"agent         degraded: pods of other nodes are not reached"}, []string{"status"}},
 	} {
-		out, code := fairleadctl(c.args...)
-		for _, w := range c.words {
-			if code != c.code || !strings.Contains(out, w) {
-				t.Errorf("%q: exit code %d, want %d and %q:\n%s", c.args, code, c.code, w, out)
+		wait(t, time.Minute, func() string {
+			out, code := fairleadctl(c.args...)
+			for _, w := range c.words {
+				if code != c.code || !strings.Contains(out, w) {
+					return fmt.Sprintf("%q: exit code %d, want %d and %q:\n%s", c.args, code, c.code, w, out)
+				}
 			}
-		}
+			return ""
+		})
 	}
-	if out, err := b.NodeExec(ctx, "node1", "curl", "-s", "http://127.0.0.1:10350/metrics"); err != nil ||
-		!strings.Contains(out, "\nfairlead_tunnel_unusable 1\n") {
-		t.Errorf("no metric says it: %v", err)
-	}
+	b.measures(t, "node1", "fairlead_tunnel_unusable 1")
 	if log := b.log(t, "node1"); !strings.Contains(log, "the address of this node is on mv0") {
 		t.Error("the log does not say it")
 	}

@@ -53,14 +53,14 @@ func TestRootCommandLine(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node1, hostNetwork: true}\n"
 	check(pod+"  bad: [", "lab: -: document 1", 1, "apply", "-f", "-")
 	check("", "(none)", 0, "get", "pods")
-	check(pod, "pod/default/a created", 0, "apply", "-f", "-", "--wait", "10s")
+	check(pod, "pod/default/a created", 0, "apply", "-f", "-", "--wait", "60s")
 	check("", "default/a  node1  HostNetwork  192.168.77.11,fd77::11", 0, "status")
 	check("", "eth0", 0, "pod", "default/a", "--", "ip", "-br", "link")
 	var status struct{ Pods []lab.PodState }
 	if out, _ := run("", "status", "-o", "json"); json.Unmarshal([]byte(out), &status) != nil || len(status.Pods) != 1 {
 		t.Errorf("status -o json printed %s", out)
 	}
-	check(pod, "pod/default/a deleted", 0, "delete", "-f", "-", "--wait", "10s")
+	check(pod, "pod/default/a deleted", 0, "delete", "-f", "-", "--wait", "60s")
 	check(pod, "lab: pod/default/a was not found", 1, "delete", "-f", "-")
 	check(pod, "pod/default/a not found", 0, "delete", "-f", "-", "--ignore-not-found")
 
@@ -91,7 +91,7 @@ func TestRootInterruptedUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(dir, "hosts/node2/ns/mnt")); err == nil {
 			break
 		}

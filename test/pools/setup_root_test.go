@@ -144,9 +144,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last result after limit.
+// wait polls until done returns "", and fails the test with the last result after limit, or later (labtest.Limit).
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) {
 	t.Helper()
+	limit = labtest.Limit(limit)
 	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		missing := done()
 		if missing == "" {
@@ -279,32 +280,47 @@ func (b *bed) held(t *testing.T) []string {
 // holdsExactly waits until the allocations are those of the running bridged pods.
 func (b *bed) holdsExactly(t *testing.T, limit time.Duration, pods ...string) {
 	t.Helper()
-	wait(t, limit, func() string {
-		want := []string{}
-		for _, p := range pods {
-			rec := b.record(t, p)
-			for _, ip := range rec.IPs {
-				want = append(want, ip+" "+rec.Pod())
-			}
-		}
-		slices.Sort(want)
-		if got := b.held(t); !slices.Equal(got, want) {
-			return fmt.Sprintf("held are %v, want %v", got, want)
-		}
-		return ""
-	})
+	wait(t, limit, func() string { return b.heldWrongly(t, pods...) })
 }
 
-// event waits for a Warning about a pod and returns its message.
-func (b *bed) event(t *testing.T, pod, reason string) (message string) {
+// holdsNow expects at once what holdsExactly waits for.
+func (b *bed) holdsNow(t *testing.T, pods ...string) {
+	t.Helper()
+	if wrong := b.heldWrongly(t, pods...); wrong != "" {
+		t.Fatal(wrong)
+	}
+}
+
+// heldWrongly says how the allocations differ from those of the running bridged pods.
+func (b *bed) heldWrongly(t *testing.T, pods ...string) string {
+	t.Helper()
+	want := []string{}
+	for _, p := range pods {
+		rec := b.record(t, p)
+		for _, ip := range rec.IPs {
+			want = append(want, ip+" "+rec.Pod())
+		}
+	}
+	slices.Sort(want)
+	if got := b.held(t); !slices.Equal(got, want) {
+		return fmt.Sprintf("held are %v, want %v", got, want)
+	}
+	return ""
+}
+
+// event waits until the Warnings about a pod have all these words. Others may come before, as of a pool that is not
+// known yet.
+func (b *bed) event(t *testing.T, pod, reason string, words ...string) {
 	t.Helper()
 	wait(t, 30*time.Second, func() string {
-		if message = b.events(t, pod, reason); message == "" {
-			return fmt.Sprintf("no Event %s on %s; the runtime says %s", reason, pod, b.record(t, pod).LastError)
+		messages := b.events(t, pod, reason)
+		for _, w := range words {
+			if !strings.Contains(messages, w) {
+				return fmt.Sprintf("no Event %s on %s with %q: %q; the runtime says %s", reason, pod, w, messages, b.record(t, pod).LastError)
+			}
 		}
 		return ""
 	})
-	return message
 }
 
 // events are the messages of the Warnings about a pod.

@@ -186,10 +186,13 @@ func narrowRouter(t *testing.T, c cluster, m mode) {
 	outside, a, far := c.host(t, underlay.Outside), c.pod(t, "a"), c.pod(t, "c")
 	outside.exec(t, "ip link set eth1 mtu 1400")
 	for _, to := range far.ips {
-		out, err := a.run("ping", "-c2", "-i0.2", "-W1", "-Mdo", "-s", fmt.Sprint(m.mtu-headers(to)), to.String())
-		if err == nil || !strings.Contains(out, "mtu=1400") && !strings.Contains(out, "mtu = 1400") {
-			t.Errorf("a packet that is too big for the router: %v\n%s", err, out)
-		}
+		wait(t, 10*time.Second, func() string { // ping does not wait long for what is said of its last packet
+			out, err := a.run("ping", "-c2", "-i0.2", "-W1", "-Mdo", "-s", fmt.Sprint(m.mtu-headers(to)), to.String())
+			if err == nil || !strings.Contains(out, "mtu=1400") && !strings.Contains(out, "mtu = 1400") {
+				return fmt.Sprintf("a packet that is too big for the router: %v\n%s", err, out)
+			}
+			return ""
+		})
 		stream(t, a, far, to, 1<<20)
 	}
 	outside.exec(t, "ip link set eth1 mtu 1500")
@@ -219,11 +222,14 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 				t.Errorf("%s comes from %s, want the gateway's %s", p.mark, api.MAC(f[6:12]), of)
 			}
 			// Where the kernel routes, the ICMP error also names the hop, by the address that the node has for its pods.
-			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
-			answered := strings.Contains(out, "From "+c.NodeAddrs(1)[i].Addr().String()+" ") && strings.Contains(out, "xceeded")
-			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; answered != want {
-				t.Errorf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, answered, want, out)
-			}
+			wait(t, 10*time.Second, func() string {
+				out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
+				answered := strings.Contains(out, "From "+c.NodeAddrs(1)[i].Addr().String()+" ") && strings.Contains(out, "xceeded")
+				if want := way.way == desired.PathDirect || way.way == desired.PathRouters; answered != want {
+					return fmt.Sprintf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, answered, want, out)
+				}
+				return ""
+			})
 		}
 	}
 }

@@ -193,7 +193,7 @@ func nodeReaches(t *testing.T, c cluster, a place) {
 // Connections that a policy forbids end, those that it allows go on, and both begin before the pod was isolated.
 func openConnections(t *testing.T, c cluster, a, b place) {
 	says := func(conn dialled) error {
-		got, err := conn.ask(t)
+		got, err := conn.askWithin(t, 4*time.Second) // of datagrams some are lost
 		if err == nil && !strings.HasPrefix(got, "a ") {
 			err = errors.New(got)
 		}

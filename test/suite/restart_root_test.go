@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -21,6 +23,45 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
+	const times = 5
+	for range times {
+		waited := c.waited(t)
+		lost := restartAgents(t, c)
+		if waited = c.waited(t) - waited; len(lost) == 0 || t.Failed() {
+			return
+		}
+		if waited < 200*time.Millisecond {
+			t.Errorf("lost: %s", strings.Join(lost, "; "))
+			return
+		}
+		t.Logf("lost: %s; an ovs-vswitchd waited %s for a processor", strings.Join(lost, "; "), waited)
+	}
+	t.Errorf("in each of %d times this machine was too busy for Open vSwitch: nothing can be said of the agents", times)
+}
+
+// waited is how long the main threads of all ovs-vswitchd, which forward packets on the userspace datapath, have been
+// ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's datapath,
+// whose packets do not wait for them.
+func (c cluster) waited(t *testing.T) (all time.Duration) {
+	t.Helper()
+	if c.Datapath() == vswitch.System {
+		return 0
+	}
+	for _, node := range c.Nodes() {
+		out, err := c.host(t, node).run("sh", "-c", "cat /proc/$(cat /run/openvswitch/ovs-vswitchd.pid)/schedstat")
+		must(t, 0, err)
+		var ran, waits int64
+		if _, err := fmt.Sscan(out, &ran, &waits); err != nil {
+			t.Fatal(out, err)
+		}
+		all += time.Duration(waits)
+	}
+	return all
+}
+
+// restartAgents ends and starts each node's agent in two ways, and returns what streams of packets have lost.
+func restartAgents(t *testing.T, c cluster) (lost []string) {
+	t.Helper()
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
 	// Eight streams leave the pod a: 320 packets a second, one each 3 ms. Open vSwitch's socket for the pod's port buffers
@@ -70,12 +111,16 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 		t.Errorf("node1 has changed:\n%s", difference(picture, now))
 	}
 	for way, s := range streams {
-		if r := s.Stop(); r.Lost != 0 || r.Duplicates != 0 || r.Sent < 20 { // half a second
+		switch r := s.Stop(); {
+		case r.Duplicates != 0 || r.Sent < 20: // half a second
 			t.Errorf("%s: %s", way, r)
-		} else {
+		case r.Lost != 0:
+			lost = append(lost, way+": "+r.String())
+		default:
 			t.Logf("%s: %s", way, r)
 		}
 	}
+	return lost
 }
 
 // checkFlowsAreOlder expects all flows of a node to be older than age.

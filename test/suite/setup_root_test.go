@@ -74,9 +74,11 @@ func up(t *testing.T, o lab.Options) cluster {
 	return c
 }
 
-// wait polls until done returns "", and fails the test with the last result after limit. It returns how long it took.
+// wait polls until done returns "", and fails the test with the last result after limit, or later (labtest.Limit). It
+// returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
+	limit = labtest.Limit(limit)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		missing := done()
 		if missing == "" {

@@ -24,7 +24,7 @@ func listen(t *testing.T, p place, addr netip.Addr) *net.TCPListener {
 }
 
 func dial(p place, network, addr string) (conn net.Conn, err error) {
-	err = p.do(func() (err error) { conn, err = net.DialTimeout(network, addr, 10*time.Second); return err })
+	err = p.do(func() (err error) { conn, err = net.DialTimeout(network, addr, time.Minute); return err })
 	if err != nil {
 		return nil, fmt.Errorf("from %s: %w", p.name, err)
 	}
@@ -39,7 +39,7 @@ func peerSeen(t *testing.T, network string, client, server place, addr netip.Add
 		conn, err := dial(client, network, l.Addr().String())
 		must(t, 0, err)
 		defer conn.Close()
-		l.SetDeadline(time.Now().Add(5 * time.Second))
+		l.SetDeadline(time.Now().Add(time.Minute))
 		peer, err := l.AcceptTCP()
 		must(t, 0, err)
 		defer peer.Close()
@@ -53,7 +53,7 @@ func peerSeen(t *testing.T, network string, client, server place, addr netip.Add
 	must(t, 0, err)
 	defer conn.Close()
 	for _, c := range []net.Conn{s, conn} {
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 	}
 	_, err = conn.Write([]byte("question"))
 	must(t, 0, err)
@@ -91,7 +91,7 @@ func streams(t *testing.T, c cluster) {
 func stream(t *testing.T, from, to place, addr netip.Addr, size int64) {
 	t.Helper()
 	l := listen(t, to, addr)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	type sent struct {
 		sum [32]byte
 		err error

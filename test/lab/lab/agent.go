@@ -128,7 +128,7 @@ func (l *Lab) agentSignal(ctx context.Context, node string, sig unix.Signal) err
 
 // awaitExit waits for the exit code of an agent that is gone. It follows at once, unless its keeper was killed too.
 func awaitExit(h host.Host) {
-	deadline := time.Now().Add(time.Second)
+	deadline := time.Now().Add(10 * time.Second)
 	for !exists(h.Private(agentExit)) && time.Now().Before(deadline) {
 		time.Sleep(2 * time.Millisecond)
 	}

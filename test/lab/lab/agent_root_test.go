@@ -33,18 +33,20 @@ func scriptedAgent(t *testing.T, script string) string {
 func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
+		limit  time.Duration // for an agent that does not end, all of it is waited
 		wants  []string
 	}{
-		"ended": {"echo boom $NODE_NAME $* >&2; exit 78",
+		"ended": {"echo boom $NODE_NAME $* >&2; exit 78", time.Minute,
 			[]string{"ended, exit code 78", "boom node1 --config /etc/fairlead/agent.conf"}},
-		"never":      {"echo waiting; exec sleep 1000", []string{"not ready (pid ", "connection refused", "waiting"}},
-		"unwilling":  {"trap '' TERM; echo waiting; while :; do sleep 1; done", []string{"not ready (pid "}},
-		"by signal":  {"kill -9 $$", []string{"ended by signal 9"}},
-		"no program": {"", nil},
+		"never": {"echo waiting; exec sleep 1000", 4 * time.Second,
+			[]string{"not ready (pid ", "connection refused", "waiting"}},
+		"unwilling":  {"trap '' TERM; echo waiting; while :; do sleep 1; done", time.Second, []string{"not ready (pid "}},
+		"by signal":  {"kill -9 $$", time.Minute, []string{"ended by signal 9"}},
+		"no program": {"", time.Minute, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Nodes: 1, Dir: filepath.Join(t.TempDir(), "lab"), BinDir: scriptedAgent(t, c.script),
-				ReadyTimeout: time.Second}
+				ReadyTimeout: c.limit}
 			if name == "no program" {
 				if err := os.Remove(o.BinDir + "/fairlead-agent"); err != nil {
 					t.Fatal(err)
@@ -150,7 +152,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 		targets = append(targets, p.Addr().String())
 	}
 	for _, to := range targets {
-		ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", to))
+		ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w30", to))
 	}
 	answeredOnce(t, l, "10.77.1.1", podState(t, l, "default/b").IPs[0])
 	for name, end := range map[string]func() error{
@@ -184,7 +186,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 				_, err := l.PodExec(labtest.Within(t, 5*time.Second), "default/a", "ping", "-c1", "-W1", to)
 				return err == nil
 			})
-			ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", to))
+			ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w30", to))
 		}
 	}
 	remove(t, l, podYAML("a", "node1"), podYAML("b", "node1"), podYAML("c", "node2"))
@@ -209,7 +211,7 @@ func answeredOnce(t *testing.T, l *Lab, targets ...string) {
 		t.Fatal(err)
 	}
 	for _, target := range targets {
-		macs := arpReplies(t, h, rec.Netns, "eth0", netip.MustParseAddr(rec.IPs[0]), netip.MustParseAddr(target))
+		macs := arpReplies(t, h, rec.Netns, "eth0", netip.MustParseAddr(rec.IPs[0]), netip.MustParseAddr(target), 1)
 		if len(macs) != 1 {
 			t.Errorf("pod a's ARP for %s was answered by %v, want one answer", target, macs)
 		}

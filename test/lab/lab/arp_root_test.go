@@ -10,11 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // arpReplies sends an ARP request for the target from dev on the host, in the network namespace netns if that is not
-// empty, and returns the MACs of all replies: a busy machine may take seconds for the first, a second follows at once.
-func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target netip.Addr) []string {
+// empty, and returns the MACs of all replies. It waits as long as a busy machine may take for as many as are
+// wanted, and a moment for more.
+func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target netip.Addr, want int) []string {
 	t.Helper()
 	var fd int
 	var ifc *net.Interface
@@ -41,7 +43,11 @@ func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target net
 		t.Fatal(err)
 	}
 	var macs []string
-	deadline := time.Now().Add(3 * time.Second)
+	const more = 300 * time.Millisecond
+	deadline := time.Now().Add(labtest.Limit(3 * time.Second))
+	if want == 0 {
+		deadline = time.Now().Add(3 * time.Second)
+	}
 	buf := make([]byte, 2048)
 	for time.Now().Before(deadline) {
 		tv := unix.NsecToTimeval(int64(50 * time.Millisecond))
@@ -53,10 +59,9 @@ func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target net
 			continue
 		}
 		if binary.BigEndian.Uint16(buf[20:]) == 2 && netip.AddrFrom4([4]byte(buf[28:32])) == target {
-			if len(macs) == 0 {
-				deadline = time.Now().Add(300 * time.Millisecond)
+			if macs = append(macs, net.HardwareAddr(buf[22:28]).String()); len(macs) == want {
+				deadline = time.Now().Add(more)
 			}
-			macs = append(macs, net.HardwareAddr(buf[22:28]).String())
 		}
 	}
 	return macs

@@ -27,7 +27,7 @@ const (
 )
 
 // lockWait is how long a new pod runner waits for its predecessor to exit.
-const lockWait = 3 * time.Second
+const lockWait = 30 * time.Second
 
 // RunDaemon is the main function of the pod runner, in the process that RunnerStart started. It works until ctx ends.
 func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {

@@ -105,7 +105,7 @@ func (w labWatch) checkGone(t *testing.T) {
 		}
 	}
 	// A thread that visited a namespace may still be leaving it.
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(labtest.Limit(5 * time.Second))
 	left := w.users(t)
 	for ; len(left) > 0 && time.Now().Before(deadline); left = w.users(t) {
 		time.Sleep(10 * time.Millisecond)
@@ -164,13 +164,14 @@ func podExec(t *testing.T, l *Lab, pod string, argv ...string) string {
 	return out
 }
 
-// eventually polls until ok, or fails after ten seconds with what was awaited.
+// eventually polls until ok, or fails after a while with what was awaited.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	limit := labtest.Limit(10 * time.Second)
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after 10 s: %s", what)
+			t.Fatalf("not after %s: %s", limit, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -30,10 +30,10 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 				t.Fatalf("%d targets, want %d", len(targets), want)
 			}
 			for _, to := range targets {
-				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
+				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w30", to.Addr().String()))
 			}
 			for _, to := range f.NodeAddrs(1) {
-				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
+				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.02", "-w30", to.Addr().String()))
 			}
 			for _, node := range l.Nodes() {
 				if got := nodeExec(t, l, node, "hostname"); got != node+"\n" {
@@ -83,27 +83,28 @@ func transfer(t *testing.T, l *Lab, from, to, addr string, size int64) (int64, e
 		return 0, err
 	}
 	defer listener.Close()
+	limit := labtest.Limit(10 * time.Second)
 	sent := make(chan error, 1)
 	go func() {
 		var conn net.Conn
 		err := sender.Do(func() (err error) {
-			conn, err = net.DialTimeout("tcp", listener.Addr().String(), 5*time.Second)
+			conn, err = net.DialTimeout("tcp", listener.Addr().String(), limit)
 			return err
 		})
 		if err == nil {
-			conn.SetDeadline(time.Now().Add(10 * time.Second))
+			conn.SetDeadline(time.Now().Add(limit))
 			_, err = conn.Write(make([]byte, size))
 			conn.Close()
 		}
 		sent <- err
 	}()
-	listener.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
+	listener.(*net.TCPListener).SetDeadline(time.Now().Add(limit))
 	conn, err := listener.Accept()
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(limit))
 	n, err := io.Copy(io.Discard, conn)
 	return n, errors.Join(err, <-sent)
 }
@@ -116,7 +117,7 @@ func TestRootEveryAddressAnswersARPOnce(t *testing.T) {
 	}
 	for n := 1; n <= 2; n++ {
 		addr := underlay.IPv4.NodeAddrs(n)[0].Addr()
-		macs := arpReplies(t, outside, "", "eth0", netip.MustParseAddr("192.168.77.1"), addr)
+		macs := arpReplies(t, outside, "", "eth0", netip.MustParseAddr("192.168.77.1"), addr, 1)
 		if want := []string{underlay.NodeMAC(n).String()}; !slices.Equal(macs, want) {
 			t.Errorf("ARP for %s was answered by %v, want %v", addr, macs, want)
 		}
@@ -129,14 +130,14 @@ func TestRootOneLabPerDirectory(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a lab is up in "+l.dir) {
 		t.Errorf("a second lab in the directory: %v", err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1")) // the first one is not affected
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w30", "192.168.77.1")) // the first one is not affected
 
 	other := up(t, Options{Nodes: 1}) // a second one elsewhere, with the same addresses
-	ping(t, nodeExec(t, other, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1"))
+	ping(t, nodeExec(t, other, "node1", "ping", "-c3", "-i0.02", "-w30", "192.168.77.1"))
 	if err := Down(t.Context(), other.dir, nil); err != nil {
 		t.Fatal(err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1"))
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w30", "192.168.77.1"))
 }
 
 func TestRootNotALabsDirectory(t *testing.T) {
