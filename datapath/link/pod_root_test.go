@@ -89,7 +89,10 @@ func TestRootAttachDual(t *testing.T) {
 	}
 	// The link-local one is ready as soon as a kernel worker has run, and not
 	// only after a second of duplicate address detection.
-	nstest.Wait(t, 500*time.Millisecond, "the link-local address to be usable", func() bool {
+	if got := pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_dad"); strings.TrimSpace(got) != "0" {
+		t.Errorf("accept_dad is %s, want 0", got)
+	}
+	nstest.Wait(t, time.Minute, "the link-local address to be usable", func() bool {
 		return !strings.Contains(pod.IP("-o addr show dev eth0"), "tentative")
 	})
 	router(node, l)
