@@ -50,7 +50,7 @@ func TestRootInterfaceIsGone(t *testing.T) {
 			}
 		}
 	}
-	node.Exec("ping", "-c1", "-W5", addr.String())
+	node.Exec("ping", "-c1", "-W15", addr.String())
 	await(nil)
 	node.IP("link set eth0 down")
 	node.IP("link set eth0 up")
@@ -59,7 +59,7 @@ func TestRootInterfaceIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	node.Exec("ping", "-c1", "-W5", addr.String())
+	node.Exec("ping", "-c1", "-W15", addr.String())
 	await(nil)
 	node.IP("link del eth0")
 	await(ErrGone)

@@ -96,8 +96,8 @@ func TestRootAttachDual(t *testing.T) {
 		return !strings.Contains(pod.IP("-o addr show dev eth0"), "tentative")
 	})
 	router(node, l)
-	pod.Exec("ping", "-c1", "-W2", "10.0.1.1")
-	pod.Exec("ping", "-c1", "-W2", "fd00:1::1")
+	pod.Exec("ping", "-c1", "-W15", "10.0.1.1")
+	pod.Exec("ping", "-c1", "-W15", "fd00:1::1")
 	if out := pod.Exec("ethtool", "-k", "eth0"); !strings.Contains(out, "tx-checksumming: off") ||
 		!strings.Contains(out, "tx-tcp-segmentation: off") {
 		t.Errorf("tx offload is not off:\n%s", out)
@@ -165,7 +165,7 @@ func TestRootAttachFamilies(t *testing.T) {
 			t.Cleanup(func() { node.Must(func() error { return Detach(l.HostIf) }) })
 			router(node, l)
 			node.Exec("ip", "route", "replace", netip.PrefixFrom(l.Addrs[0].Addr(), l.Addrs[0].Addr().BitLen()).String(), "dev", l.HostIf)
-			pod.Exec("ping", "-c1", "-W2", c.gateway)
+			pod.Exec("ping", "-c1", "-W15", c.gateway)
 			node.Must(func() error { return Check(l) })
 		})
 	}

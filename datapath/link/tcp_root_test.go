@@ -39,7 +39,7 @@ func TestRootTxOff(t *testing.T) {
 			}
 			o.AddBridge("br-int", ports...)
 			o.Ofctl("add-flow", "br-int", "actions=NORMAL")
-			pods[0].Exec("ping", "-c1", "-W5", c.addr)
+			pods[0].Exec("ping", "-c1", "-W15", c.addr)
 			want, limit := c.txOff || ovstest.UnderTest(t) == ovstest.System, 5*time.Second
 			if want {
 				limit = time.Minute

@@ -57,7 +57,7 @@ func (f *fixture) elsewhere() []path {
 		f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf."+port+".disable_ipv6=1", "net.ipv4.conf."+port+".arp_ignore=8")
 		f.ovs.Ctl("add-port", bridge, port)
 	}
-	nstest.Wait(f.t, 10*time.Second, "the controls pass", func() bool {
+	nstest.Wait(f.t, time.Minute, "the controls pass", func() bool {
 		_, err := hosts[0].Run("ping", "-c1", "-W1", two)
 		return err == nil
 	})
