@@ -77,7 +77,7 @@ func TestRootRestoreWait(t *testing.T) {
 	})
 }
 
-// key waits until other_config of the Open_vSwitch row is want, which must happen within the grace time of a start.
+// key waits until other_config of the Open_vSwitch row is want: no later than after the grace time of a start.
 func (c cluster) key(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, 15*time.Second, func() []string {

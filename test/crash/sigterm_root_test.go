@@ -29,7 +29,7 @@ func TestRootSIGTERMDuringADDs(t *testing.T) {
 		}
 		pause(r, 120*time.Millisecond)
 		began := time.Now()
-		must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
+		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 		longest = max(longest, time.Since(began))
 		s, err := c.AgentState(labtest.Within(t, time.Minute), node)
 		must(t, err)
