@@ -49,7 +49,7 @@ func connect(t *testing.T, o *ovstest.OVS) *DB {
 
 // patience is far more than anything here needs on a machine that is not
 // overloaded.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // soon is a context that ends when patience does.
 func soon(t *testing.T) context.Context {
