@@ -44,8 +44,8 @@ spec: {nodeName: node1, containers: [{name: main, image: none}]}
 `
 
 // tries is how often an event happens again while streams that it does not touch lose packets as well: a busy machine
-// loses some by itself.
-const tries = 3
+// loses some by itself, and such a try says nothing.
+const tries = 8
 
 // event is a failure during which the node's and its bridged pods' packets are counted.
 type event struct {
