@@ -25,7 +25,7 @@ import (
 )
 
 // patience bounds waits for what takes milliseconds.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // reference is the import path of the reference plugins, of the version in go.mod.
 const reference = "github.com/containernetworking/plugins/plugins/"

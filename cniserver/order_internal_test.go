@@ -26,7 +26,7 @@ func isTurn(t *turn) bool {
 // becomesTurn waits until t is next, which another goroutine decides.
 func becomesTurn(t *testing.T, tn *turn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := tn.wait(ctx); err != nil {
 		t.Fatal("its turn did not come")
@@ -137,7 +137,7 @@ func TestOrderUnderLoad(t *testing.T) {
 		which := rand.IntN(40)
 		patience := time.Duration(rand.IntN(3)) * time.Millisecond
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Second+patience, errors.New("stuck"))
+			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute+patience, errors.New("stuck"))
 			defer cancel()
 			if patience > 0 {
 				ctx, cancel = context.WithTimeout(context.Background(), patience)

@@ -90,11 +90,11 @@ func TestAnotherInterfaceOfThePodDoesNotWait(t *testing.T) {
 func TestWaitingEnds(t *testing.T) {
 	needNetns(t)
 	g := newGate()
-	s := start(t, stuckAdd(g), cniserver.Config{CallWait: 100 * time.Millisecond})
+	s := start(t, stuckAdd(g), cniserver.Config{CallWait: 2 * time.Second})
 	add := goAsk(t, s.socket, request("ADD", container("stuck")))
 	receiveWithin(t, "the ADD runs", g.entered)
 	wantError(t, ask(t, s.socket, request("DEL", container("stuck"))), types.ErrTryAgainLater,
-		"DEL was not started", "container stuck", "is still running", "100ms")
+		"DEL was not started", "container stuck", "is still running", "2s")
 	close(g.open)
 	wantSuccess(t, receiveWithin(t, "the ADD is answered", add))
 	wantSuccess(t, ask(t, s.socket, request("DEL", container("stuck"))))
@@ -124,10 +124,10 @@ func TestGCWaitsForOthersAndOthersForIt(t *testing.T) {
 func TestGCGivesUpAndLetsOthersPass(t *testing.T) {
 	needNetns(t)
 	g := newGate()
-	s := start(t, stuckAdd(g), cniserver.Config{GCWait: 50 * time.Millisecond})
+	s := start(t, stuckAdd(g), cniserver.Config{GCWait: 2 * time.Second})
 	add := goAsk(t, s.socket, request("ADD", container("stuck")))
 	receiveWithin(t, "the ADD runs", g.entered)
-	wantError(t, ask(t, s.socket, request("GC")), types.ErrTryAgainLater, "GC was not started", "50ms")
+	wantError(t, ask(t, s.socket, request("GC")), types.ErrTryAgainLater, "GC was not started", "2s")
 	wantSuccess(t, ask(t, s.socket, request("ADD")))
 	close(g.open)
 	wantSuccess(t, receiveWithin(t, "the ADD is answered", add))

@@ -152,7 +152,7 @@ func TestStopEndsCallsThatTakeTooLong(t *testing.T) {
 		<-ctx.Done()
 		return cniserver.Result{}, errors.New("gave up")
 	}}
-	s := start(t, h, cniserver.Config{StopWait: 50 * time.Millisecond})
+	s := start(t, h, cniserver.Config{StopWait: 2 * time.Second})
 	add := goAsk(t, s.socket, request("ADD"))
 	eventually(t, "the ADD runs", func() bool { return len(h.calls()) == 1 })
 	if err := s.stop(); err != nil {
@@ -285,7 +285,11 @@ func TestBadBytes(t *testing.T) {
 			false, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, &handler{}, cniserver.Config{RequestWait: 300 * time.Millisecond})
+			wait := time.Duration(0) // the default
+			if name == "slow" {
+				wait = 300 * time.Millisecond
+			}
+			s := start(t, &handler{}, cniserver.Config{RequestWait: wait})
 			conn := dial(t, s.socket).(*net.UnixConn)
 			_, werr := conn.Write([]byte(c.bytes))
 			if werr != nil && len(c.bytes) < wire.MaxRequest {

@@ -286,7 +286,7 @@ func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
 func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	cfg := api.ControllerConfig{NodeIPAM: ipam("10.82.0.0/23"), Reclaim: api.Reclaim{GracePeriod: time.Second}}
+	cfg := api.ControllerConfig{NodeIPAM: ipam("10.82.0.0/23"), Reclaim: api.Reclaim{GracePeriod: 2 * time.Second}}
 	_, done := c.startWith(ctx, cfg, nil)
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 	c.node("a")
@@ -298,7 +298,7 @@ func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 	c.deleteNode(ctx, "a")
 	c.event(waiting, api.EventCIDRNotAvailable, "and all are in use, 1 of a deleted Node whose pods may still run. Add")
 	c.node("a") // its kubelet has registered it again, and the Pod is older
-	for start := time.Now(); time.Since(start) < 3*cfg.Reclaim.GracePeriod; time.Sleep(50 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < 2*cfg.Reclaim.GracePeriod; time.Sleep(50 * time.Millisecond) {
 		if got := c.podCIDRs("waiting") + c.podCIDRs("a"); got != "" {
 			t.Fatalf("a Node gets %s, though a Pod there may have an address of it", got)
 		}
@@ -312,7 +312,7 @@ func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 		}
 		return ""
 	})
-	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/2 { // the last look that saw the Pod was a moment before
+	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/4 { // the last look that saw the Pod was before
 		t.Errorf("assigned %s after the Pod was gone, want the grace period between two looks", took)
 	}
 }

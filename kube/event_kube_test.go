@@ -150,7 +150,7 @@ func TestKubeTokenInKubeconfig(t *testing.T) {
 	if err := accounts.Delete(t.Context(), Component, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for list() == nil { // the server caches a valid token for some seconds
 		if time.Now().After(deadline) {
 			t.Fatal("the token of an account that is gone is still taken")

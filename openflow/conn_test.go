@@ -147,7 +147,7 @@ func TestGarbage(t *testing.T) {
 				t.Fatalf("Dial: %v", err)
 			}
 			if err == nil {
-				wait(t, s.Done(), time.Second, "the peer talked nonsense")
+				wait(t, s.Done(), patience, "the peer talked nonsense")
 			}
 		})
 	}
@@ -170,7 +170,7 @@ func speak(t *testing.T, text string) string {
 		defer c.Close()
 		c.Write([]byte(text))
 		c.(*net.UnixConn).CloseWrite()
-		c.SetReadDeadline(time.Now().Add(time.Second))
+		c.SetReadDeadline(time.Now().Add(patience))
 		for b := make([]byte, 4096); err == nil; {
 			_, err = c.Read(b)
 		}

@@ -271,7 +271,7 @@ func TestDropsAreCounted(t *testing.T) {
 		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.4", "10.10.0.1")) // spoofed
 		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.3", "10.10.0.77"))
 	}
-	deadline := time.Now().Add(5 * time.Second) // ovs-vswitchd gathers counters about once a second
+	deadline := time.Now().Add(time.Minute) // ovs-vswitchd gathers counters about once a second
 	for _, drop := range []string{
 		`table=0, n_packets=3, .*priority=0 actions=drop`,
 		`table=3, n_packets=3, .*priority=150,ip,nw_dst=10.10.0.0/24 actions=drop`,

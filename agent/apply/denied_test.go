@@ -130,7 +130,7 @@ func (n *deniedNode) hearAgain(send func(), texts ...string) {
 	}
 	var sent time.Time
 	for start := time.Now(); !slices.ContainsFunc(n.lines, has); time.Sleep(time.Millisecond) {
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > time.Minute {
 			n.t.Fatalf("no line has %q, but there are\n%s", texts, strings.Join(n.lines, "\n"))
 		}
 		if time.Since(sent) > 200*time.Millisecond {

@@ -59,7 +59,7 @@ func newNode(t *testing.T, cfg api.AgentConfig) *node {
 
 // soon is a context with far more time than anything here needs.
 func (n *node) soon() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	n.t.Cleanup(cancel)
 	return ctx
 }
@@ -110,7 +110,7 @@ func (n *node) apply(r *Round) (ports, flows Changes) {
 // looked does what the loop does with connections that are found, until all have been.
 func (n *node) looked() {
 	n.t.Helper()
-	for deadline := time.After(20 * time.Second); n.flows.policies.tightened.busy() || n.flows.leftover.unseen.busy(); {
+	for deadline := time.After(time.Minute); n.flows.policies.tightened.busy() || n.flows.leftover.unseen.busy(); {
 		select {
 		case <-n.flows.Found():
 			n.flows.EndFound(n.soon())

@@ -235,7 +235,7 @@ func TestPoliciesAreCounted(t *testing.T) {
 		r.Verify, r.Settled = true, true
 		n.apply(r)
 	}
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if resync(); testutil.ToFloat64(dropped) == 3 && testutil.ToFloat64(accepted) == 1 {
 			break
 		}

@@ -34,7 +34,7 @@ func (n *node) guard() *os.File {
 func (n *node) restoreWait(when string, want ovsdb.RestoreWait) {
 	n.t.Helper()
 	var got ovsdb.RestoreWait
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if got = n.round().Observed.RestoreWait; got == want {
 			return
 		}

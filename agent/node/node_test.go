@@ -106,12 +106,23 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 		t.Fatal(err)
 	}
 	source := inputs.NewKubernetes(client, "me", file, false, logr.Discard())
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the file is read after 3 s
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go source.Run(ctx)
 	n := newTestNode(t, cfg, source)
 	last := rundir.LastError{Path: filepath.Join(t.TempDir(), "last-error")}
-	if err := n.WaitPodCIDR(ctx, last); err != nil {
+	go func() { // the file is read after 3 s; then it waits on
+		defer cancel()
+		seen := func() bool {
+			text, _ := os.ReadFile(last.Path)
+			return source.Snapshot().Kept || kept == "" && strings.Contains(string(text), "refused")
+		}
+		for ctx.Err() == nil && !seen() {
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+	}()
+	if err := n.WaitPodCIDR(ctx, last); err != nil || ctx.Err() == nil {
 		t.Errorf("got %v, want it to wait until its context ends", err)
 	}
 	if kept != "" {

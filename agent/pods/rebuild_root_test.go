@@ -72,7 +72,7 @@ type rebuildBed struct {
 
 func newRebuildBed(t *testing.T) rebuildBed {
 	b := rebuildBed{applied: &recorder{}, node: nstest.New(t)}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ovs := ovstest.Start(t, ovstest.Options{})
 	db, err := ovsdb.Connect(ctx, "unix:"+ovs.DBSocket, logr.Discard())
@@ -107,7 +107,7 @@ func (b rebuildBed) veth(t *testing.T, containerID string) string {
 
 // reconcile does it as an agent that is in the node's namespace, and writes to a /var/lib of its own.
 func (b rebuildBed) reconcile(t *testing.T) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var reconciled error
 	must(t, b.node.Do(func() error { // on a thread that ends with it

@@ -23,7 +23,7 @@ import (
 // lost. When the DEL is through, nothing of it is written again: its address may be
 // another pod's.
 func TestRebuildLooksAgain(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ovs := ovstest.Start(t, ovstest.Options{})
 	db, err := ovsdb.Connect(ctx, "unix:"+ovs.DBSocket, logr.Discard())

@@ -25,7 +25,7 @@ func TestLock(t *testing.T) {
 		time.Sleep(50 * time.Millisecond) // the first agent ends while the second waits
 		unlock()
 	}()
-	second, err := lock(t.Context(), path, 10*time.Second)
+	second, err := lock(t.Context(), path, time.Minute)
 	if err != nil {
 		t.Fatalf("a lock that was let go of: %v", err)
 	}
@@ -48,10 +48,10 @@ func TestLockOfARemovedFile(t *testing.T) {
 	}
 	waiting := make(chan result)
 	go func() {
-		unlock, err := lock(t.Context(), path, 10*time.Second)
+		unlock, err := lock(t.Context(), path, time.Minute)
 		waiting <- result{unlock, err}
 	}()
-	for deadline := time.Now().Add(5 * time.Second); opened(t, path) < 2; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); opened(t, path) < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the second does not wait for the lock")
 		}

@@ -35,7 +35,7 @@ func wantAddrs(t *testing.T, node *nstest.NS, name string, want ...string) {
 			got = append(got, f[3])
 		}
 	}
-	nstest.Wait(t, 500*time.Millisecond, "all addresses to be usable", func() bool {
+	nstest.Wait(t, time.Minute, "all addresses to be usable", func() bool {
 		out := node.IP("-o addr show dev " + name)
 		return !strings.Contains(out, "tentative") && !strings.Contains(out, "dadfailed")
 	})
@@ -147,7 +147,7 @@ func TestRootGatewayAfterCleanup(t *testing.T) {
 	wantAddrs(t, node, g.Name, gatewayAddrs...)
 
 	o.Appctl("exit", "--cleanup")
-	nstest.Wait(t, 5*time.Second, "the device to go with ovs-vswitchd", func() bool {
+	nstest.Wait(t, time.Minute, "the device to go with ovs-vswitchd", func() bool {
 		_, err := node.Run("ip", "link", "show", g.Name)
 		return err != nil
 	})

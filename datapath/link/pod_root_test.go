@@ -89,12 +89,15 @@ func TestRootAttachDual(t *testing.T) {
 	}
 	// The link-local one is ready as soon as a kernel worker has run, and not
 	// only after a second of duplicate address detection.
-	nstest.Wait(t, 500*time.Millisecond, "the link-local address to be usable", func() bool {
+	if got := pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_dad"); strings.TrimSpace(got) != "0" {
+		t.Errorf("accept_dad is %s, want 0", got)
+	}
+	nstest.Wait(t, time.Minute, "the link-local address to be usable", func() bool {
 		return !strings.Contains(pod.IP("-o addr show dev eth0"), "tentative")
 	})
 	router(node, l)
-	pod.Exec("ping", "-c1", "-W2", "10.0.1.1")
-	pod.Exec("ping", "-c1", "-W2", "fd00:1::1")
+	pod.Exec("ping", "-c1", "-W15", "10.0.1.1")
+	pod.Exec("ping", "-c1", "-W15", "fd00:1::1")
 	if out := pod.Exec("ethtool", "-k", "eth0"); !strings.Contains(out, "tx-checksumming: off") ||
 		!strings.Contains(out, "tx-tcp-segmentation: off") {
 		t.Errorf("tx offload is not off:\n%s", out)
@@ -162,7 +165,7 @@ func TestRootAttachFamilies(t *testing.T) {
 			t.Cleanup(func() { node.Must(func() error { return Detach(l.HostIf) }) })
 			router(node, l)
 			node.Exec("ip", "route", "replace", netip.PrefixFrom(l.Addrs[0].Addr(), l.Addrs[0].Addr().BitLen()).String(), "dev", l.HostIf)
-			pod.Exec("ping", "-c1", "-W2", c.gateway)
+			pod.Exec("ping", "-c1", "-W15", c.gateway)
 			node.Must(func() error { return Check(l) })
 		})
 	}

@@ -39,9 +39,12 @@ func TestRootTxOff(t *testing.T) {
 			}
 			o.AddBridge("br-int", ports...)
 			o.Ofctl("add-flow", "br-int", "actions=NORMAL")
-			pods[0].Exec("ping", "-c1", "-W5", c.addr)
-			n, err := transfer(pods[0], pods[1], net.JoinHostPort(c.addr, "80"))
-			want := c.txOff || ovstest.UnderTest(t) == ovstest.System
+			pods[0].Exec("ping", "-c1", "-W15", c.addr)
+			want, limit := c.txOff || ovstest.UnderTest(t) == ovstest.System, 5*time.Second
+			if want {
+				limit = time.Minute
+			}
+			n, err := transfer(pods[0], pods[1], net.JoinHostPort(c.addr, "80"), limit)
 			if arrived := n == payload; arrived != want {
 				t.Errorf("of %d bytes %d arrived (%v), want all: %t", payload, n, err, want)
 			}
@@ -51,16 +54,16 @@ func TestRootTxOff(t *testing.T) {
 
 const payload = 1 << 20
 
-// transfer sends payload bytes from one namespace to another within 5 seconds
+// transfer sends payload bytes from one namespace to another within the limit,
 // and returns how many arrived.
-func transfer(from, to *nstest.NS, address string) (n int64, err error) {
+func transfer(from, to *nstest.NS, address string, limit time.Duration) (n int64, err error) {
 	var l net.Listener
 	if err := to.Do(func() (err error) { l, err = net.Listen("tcp", address); return err }); err != nil {
 		return 0, err
 	}
 	defer l.Close()
 	var conn net.Conn
-	dial := func() (err error) { conn, err = net.DialTimeout("tcp", address, time.Second); return err }
+	dial := func() (err error) { conn, err = net.DialTimeout("tcp", address, time.Minute); return err }
 	if err := from.Do(dial); err != nil {
 		return 0, err
 	}
@@ -70,7 +73,7 @@ func transfer(from, to *nstest.NS, address string) (n int64, err error) {
 	}
 	defer in.Close()
 	for _, c := range []net.Conn{conn, in} {
-		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
 			return 0, err
 		}
 	}

@@ -3,6 +3,7 @@ package nat
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
@@ -82,7 +83,7 @@ func TestRootBridgedServices(t *testing.T) {
 	d := desired()
 	apply(t, node, d)
 	service(node, "192.0.2.9:8080")
-	if _, err := seen(first, outside, to4, "192.0.2.9:8080"); err == nil {
+	if _, err := within(2*time.Second, first, outside, to4, "192.0.2.9:8080"); err == nil {
 		t.Fatal("the Service works without our rules: the test is worth nothing")
 	}
 	d.Pools = cidrs("192.0.2.48/28", "fd00:5::50/124")
@@ -187,7 +188,7 @@ func TestRootBridgedNoRouter(t *testing.T) {
 	for name, from := range map[string]*nstest.NS{"the underlay": outside, "a VLAN's interface": vlan} {
 		for program, to := range map[string]string{"iptables": bridged4 + ":80", "ip6tables": "[" + bridged6 + "]:80"} {
 			apply(t, node, d)
-			if as, err := seen(from, pod, to, to); err == nil {
+			if as, err := within(2*time.Second, from, pod, to, to); err == nil {
 				t.Errorf("the node has routed from %s to %s, which sees %s", name, to, as)
 			}
 			node.Exec(program, "-t", "mangle", "-F", Forward)
@@ -231,7 +232,7 @@ func TestRootBridgedNoTunnel(t *testing.T) {
 		closed := d
 		closed.Tunnel = Tunnel{"tcp", 7471}
 		apply(t, node, closed)
-		if got, err := seen(pod, outside, to, to); err == nil {
+		if got, err := within(2*time.Second, pod, outside, to, to); err == nil {
 			t.Errorf("%s takes a pod of another node for %s", to, got)
 		}
 	}

@@ -58,6 +58,11 @@ func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
 // seen is the address from which a TCP connection made inside from to target
 // arrives at a listener on listen inside at.
 func seen(from, at *nstest.NS, target, listen string) (source string, err error) {
+	return within(time.Minute, from, at, target, listen)
+}
+
+// within is seen for a connection that shall not arrive: more than one packet is tried in 2 seconds.
+func within(limit time.Duration, from, at *nstest.NS, target, listen string) (source string, err error) {
 	var l net.Listener
 	if err := at.Do(func() (err error) { l, err = net.Listen("tcp", listen); return err }); err != nil {
 		return "", err
@@ -73,7 +78,7 @@ func seen(from, at *nstest.NS, target, listen string) (source string, err error)
 		conn.Close()
 	}()
 	err = from.Do(func() error {
-		conn, err := net.DialTimeout("tcp", target, 2*time.Second)
+		conn, err := net.DialTimeout("tcp", target, limit)
 		if err == nil {
 			err = conn.Close()
 		}
@@ -85,7 +90,7 @@ func seen(from, at *nstest.NS, target, listen string) (source string, err error)
 	select {
 	case source = <-arrived:
 		return source, nil
-	case <-time.After(2 * time.Second):
+	case <-time.After(time.Minute):
 		return "", fmt.Errorf("connected to %s, but no connection arrived at %s", target, listen)
 	}
 }
@@ -97,7 +102,7 @@ func TestRootPodsReachOutside(t *testing.T) {
 		node.Exec(f.program, "-P", "FORWARD", "DROP")
 		node.Exec(f.program, "-A", "FORWARD", "-j", "REJECT")
 	}
-	if _, err := seen(pod, outside, "192.0.2.9:80", "192.0.2.9:80"); err == nil {
+	if _, err := within(2*time.Second, pod, outside, "192.0.2.9:80", "192.0.2.9:80"); err == nil {
 		t.Fatal("the pod gets out without our rules: the test is worth nothing")
 	}
 	apply(t, node, desired())
@@ -154,7 +159,7 @@ func TestRootServiceLeadsBackToAPod(t *testing.T) {
 	} {
 		node.Exec(append([]string{f}, strings.Fields(dnat)...)...)
 	}
-	if _, err := seen(podA, podB, "10.96.0.10:80", "10.0.1.6:8080"); err == nil {
+	if _, err := within(2*time.Second, podA, podB, "10.96.0.10:80", "10.0.1.6:8080"); err == nil {
 		t.Fatal("the Service works without our rules: the test is worth nothing")
 	}
 	for _, masquerade := range []bool{true, false} {
@@ -437,9 +442,9 @@ func arrives(t *testing.T, from, at *nstest.NS, source, lie, truth, listen strin
 		return string(b[:n])
 	}
 	if truth == "" {
-		return hear(ears[listen], 5*time.Second) != "truth"
+		return hear(ears[listen], time.Minute) != "truth"
 	}
-	if got := hear(ears[truth], 5*time.Second); got != "truth" {
+	if got := hear(ears[truth], time.Minute); got != "truth" {
 		t.Errorf("what is allowed, to %s, does not arrive: %q", truth, got)
 	}
 	return hear(ears[listen], time.Millisecond) != ""

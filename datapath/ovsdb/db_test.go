@@ -49,7 +49,7 @@ func connect(t *testing.T, o *ovstest.OVS) *DB {
 
 // patience is far more than anything here needs on a machine that is not
 // overloaded.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // soon is a context that ends when patience does.
 func soon(t *testing.T) context.Context {
@@ -424,6 +424,10 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	db := connect(t, o)
 	ensureNow(t, db, desired("a"))
 	o.Ctl("--no-wait", "set", "Interface", "fla", "type=nonsense")
+	waitChanged(t, db, func() bool {
+		s := mustObserve(t, db)
+		return !s.Pending && strings.Contains(s.Pods[0].Error, "could not open network device fla")
+	}, "to see ovs-vswitchd refuse the type")
 	wait := func(names ...string) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()

@@ -25,6 +25,7 @@ func TestRootDevices(t *testing.T) {
 	if got := node.IP("link show " + d.Gateway.Name); !strings.Contains(got, d.Gateway.MAC.String()) || !strings.Contains(got, "mtu 1410") {
 		t.Errorf("the gateway's device lacks MAC or MTU: %s", got)
 	}
+	waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see ovs-vswitchd look for the devices")
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	if err := db.WaitOFPorts(ctx, "fla", "flb"); err == nil || !strings.Contains(err.Error(), "port flb: could not open network device flb (No such device)") {

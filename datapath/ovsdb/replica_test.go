@@ -21,8 +21,10 @@ func TestReplica(t *testing.T) {
 	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
-	plain := testing.AllocsPerRun(10, func() { mustObserve(t, db) })
-	differs := testing.AllocsPerRun(10, func() { db.differs(t, d) })
+	least := func(f func()) float64 { // what comes from ovs-vswitchd meanwhile counts, too
+		return min(testing.AllocsPerRun(3, f), testing.AllocsPerRun(3, f), testing.AllocsPerRun(3, f))
+	}
+	plain, differs := least(func() { mustObserve(t, db) }), least(func() { db.differs(t, d) })
 	t.Logf("%d pods: %.0f allocations to look, %.0f to compare", pods, plain, differs)
 	if plain > pods || differs > 4*pods {
 		t.Errorf("%.0f allocations to look at %d pods and %.0f to compare them: their records are read each time",

@@ -54,7 +54,7 @@ func learn(t *testing.T, node, router *nstest.NS) {
 
 func learnFrom(t *testing.T, node, router *nstest.NS, ifName string) {
 	t.Helper()
-	nstest.Wait(t, 5*time.Second, "the node to learn a default route from the router", func() bool {
+	nstest.Wait(t, time.Minute, "the node to learn a default route from the router", func() bool {
 		_ = router.Do(func() error { return advertise(ifName) }) // fails until it has its link-local address
 		return strings.Contains(node.IP("-6 route show default"), "proto ra")
 	})

@@ -49,8 +49,8 @@ func TestRootPacketsReachPeers(t *testing.T) {
 		t.Errorf("the first Apply says %+v", c)
 	}
 	peer.IP("neigh flush dev far")
-	node.Exec("ping", "-c3", "-i0.2", "-W2", "10.0.2.5")
-	node.Exec("ping", "-c3", "-i0.2", "-W2", "fd00:2::5")
+	node.Exec("ping", "-c3", "-i0.2", "-W15", "10.0.2.5")
+	node.Exec("ping", "-c3", "-i0.2", "-W15", "fd00:2::5")
 	if got := node.IP("route get 10.0.2.5"); !strings.Contains(got, "src 10.0.1.1") {
 		t.Errorf("wrong source: %s", got)
 	}
@@ -107,7 +107,7 @@ func TestRootDirectRoutes(t *testing.T) {
 			if got := node.IP("route get " + dst); !strings.Contains(got, " src "+src+" ") {
 				t.Errorf("%s: want source %s: %s", step.name, src, got)
 			}
-			node.Exec("ping", "-c3", "-i0.2", "-W2", dst)
+			node.Exec("ping", "-c3", "-i0.2", "-W15", dst)
 		}
 	}
 	// The interface goes down and up: the kernel has removed the routes.

@@ -53,7 +53,7 @@ func (f *fixture) stack(s stacked) {
 		"addr add "+outIP6+"/64 dev far0 nodad\naddr add fe80::1/64 dev far0 nodad\n")
 	f.node.Exec("sh", "-ec", "printf %s \"$0\" | ip -batch -", s.nic+"link set eth0 up\n")
 	f.batch(steady())
-	nstest.Wait(f.t, 20*time.Second, "both ends to have a carrier, and the outside to answer", func() bool {
+	nstest.Wait(f.t, time.Minute, "both ends to have a carrier, and the outside to answer", func() bool {
 		_, err := f.node.Run("ping", "-c1", "-W1", outIP)
 		_, err6 := f.node.Run("ping", "-c1", "-W1", outIP6)
 		return err == nil && err6 == nil
@@ -128,7 +128,7 @@ func (f *fixture) failsOver(s stacked) {
 // frame may take a link on which LACP has the other end not receive yet.
 func (f *fixture) usesMember(i int, want bool) {
 	f.t.Helper()
-	nstest.Wait(f.t, 30*time.Second, fmt.Sprintf("the bond to use m%d: %t", i, want), func() bool {
+	nstest.Wait(f.t, time.Minute, fmt.Sprintf("the bond to use m%d: %t", i, want), func() bool {
 		for m, up := range []bool{i != 0 || want, i != 1 || want} {
 			if f.uses(f.node, "eth0", fmt.Sprintf("m%d", m)) != up || f.uses(f.outside, "far0", fmt.Sprintf("o%d", m)) != up {
 				return false

@@ -378,7 +378,7 @@ func (f *fixture) checkAfter(end Phase, what string) {
 func (f *fixture) sameSoon(want netstate.Node, what string) {
 	f.t.Helper()
 	var d []string
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if d = want.Differences(f.state()); len(d) == 0 {
 			return
 		}

@@ -346,7 +346,7 @@ func (f *fixture) exitCleanup() {
 
 func (f *fixture) waitNoBridge() {
 	f.t.Helper()
-	nstest.Wait(f.t, 10*time.Second, BridgeName+" to go with ovs-vswitchd", func() bool {
+	nstest.Wait(f.t, time.Minute, BridgeName+" to go with ovs-vswitchd", func() bool {
 		_, err := f.node.Run("ip", "link", "show", BridgeName)
 		return err != nil
 	})

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func (f *fixture) elsewhere() []path {
 		f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf."+port+".disable_ipv6=1", "net.ipv4.conf."+port+".arp_ignore=8")
 		f.ovs.Ctl("add-port", bridge, port)
 	}
-	nstest.Wait(f.t, 10*time.Second, "the controls pass", func() bool {
+	nstest.Wait(f.t, time.Minute, "the controls pass", func() bool {
 		_, err := hosts[0].Run("ping", "-c1", "-W1", two)
 		return err == nil
 	})
@@ -92,8 +93,8 @@ func (f *fixture) gaps(mode string, rounds int, controls []path) {
 	}
 }
 
-// tries is how often the NIC is moved because the controls were not well either.
-const tries = 3
+// tries is how often the NIC is moved because the controls were not well either: no try of these says anything.
+const tries = 8
 
 // round moves the NIC once, to and fro. It is to be repeated if packets were lost that the controls excuse. If these do
 // not, or at the last try, it is an error.
@@ -141,9 +142,12 @@ func (f *fixture) measure(paths []path, do func()) (reports []probe.Report) {
 	time.Sleep(200 * time.Millisecond) // of the streams, before
 	do()
 	time.Sleep(500 * time.Millisecond) // and after
-	for _, s := range streams {
-		reports = append(reports, s.Stop())
+	reports = make([]probe.Report, len(streams))
+	var stops sync.WaitGroup
+	for i, s := range streams { // at once: each waits for late answers
+		stops.Go(func() { reports[i] = s.Stop() })
 	}
+	stops.Wait()
 	return reports
 }
 

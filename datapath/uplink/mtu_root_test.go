@@ -53,7 +53,7 @@ func TestRootSmallMTU(t *testing.T) {
 // mends has the agent look, which succeeds soon: Open vSwitch sets MTUs when it comes to it.
 func (f *fixture) mends() {
 	f.t.Helper()
-	nstest.Wait(f.t, 10*time.Second, "the uplink is as it should be", func() bool {
+	nstest.Wait(f.t, time.Minute, "the uplink is as it should be", func() bool {
 		var steps []string
 		var err error
 		f.onNode(func(ctx context.Context, u *Uplink) error { steps, err = u.Mend(ctx); return nil })

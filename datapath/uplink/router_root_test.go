@@ -72,14 +72,14 @@ func TestRootRouterAdvertisements(t *testing.T) {
 					fmt.Sprintf("valid_lft %dsec", seconds)), fmt.Sprintf("valid_lft %dsec", seconds))
 		}
 	}
-	nstest.Wait(t, 10*time.Second, "an address of the router's prefix", has(nic, 9000))
+	nstest.Wait(t, time.Minute, "an address of the router's prefix", has(nic, 9000))
 	before := f.state()
 	if err := f.attach(); err != nil {
 		t.Fatal(err, f.describe())
 	}
-	f.node.Exec("ping", "-6", "-c1", "-W2", "-I", "fd00:5::ff:fe00:11", "fd00:5::1")
+	f.node.Exec("ping", "-6", "-c1", "-W15", "-I", "fd00:5::ff:fe00:11", "fd00:5::1")
 	valid.Store(20000)
-	nstest.Wait(t, 10*time.Second, "the kernel to renew the address on br-uplink", has(BridgeName, 20000))
+	nstest.Wait(t, time.Minute, "the kernel to renew the address on br-uplink", has(BridgeName, 20000))
 	u := f.open()
 	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
 	routes := f.node.IP("-6 route show default")
@@ -91,6 +91,6 @@ func TestRootRouterAdvertisements(t *testing.T) {
 		t.Fatal(err, f.describe())
 	}
 	f.reached()
-	nstest.Wait(t, 10*time.Second, "the kernel to renew the address on the NIC", has(nic, 9000))
+	nstest.Wait(t, time.Minute, "the kernel to renew the address on the NIC", has(nic, 9000))
 	f.sameSoon(before, "restored")
 }

@@ -99,7 +99,7 @@ func (f *fixture) boot(config string) {
 	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
 	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
 	f.batch(config)
-	nstest.Wait(f.t, 10*time.Second, "links up, IPv6 addresses in use, each with its route in table local", func() bool {
+	nstest.Wait(f.t, time.Minute, "links up, IPv6 addresses in use, each with its route in table local", func() bool {
 		addresses := f.node.IP("-6 -o addr")
 		routes := f.node.IP("-6 route show table local type local")
 		return !strings.Contains(f.node.IP("-o link show up"), "DOWN") && !strings.Contains(addresses, "tentative") &&
@@ -124,7 +124,7 @@ func (f *fixture) batch(lines string) {
 
 func (f *fixture) plan() Plan {
 	return Plan{Mode: f.mode, Pins: f.pins, NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir,
-		Check: func(ctx context.Context) error { return gateways.Check(ctx, BridgeName) }, RollbackAfter: 5 * time.Second}
+		Check: func(ctx context.Context) error { return gateways.Check(ctx, BridgeName) }, RollbackAfter: 30 * time.Second}
 }
 
 func (f *fixture) open() *Uplink {

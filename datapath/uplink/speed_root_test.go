@@ -134,7 +134,7 @@ func (f *fixture) goToMode(mode string) {
 	}
 	f.reached()
 	if mode != bare {
-		nstest.Wait(f.t, 10*time.Second, "the pod to answer", func() bool {
+		nstest.Wait(f.t, time.Minute, "the pod to answer", func() bool {
 			_, err := f.outside.Run("ping", "-c1", "-W1", podIP)
 			return err == nil
 		})
@@ -188,7 +188,7 @@ func stream(t *testing.T, from, to *nstest.NS, addr string, d time.Duration) flo
 		}
 	}()
 	var conn net.Conn
-	from.Must(func() (err error) { conn, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second); return err })
+	from.Must(func() (err error) { conn, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute); return err })
 	defer conn.Close()
 	begin, sent, data := time.Now(), 0, make([]byte, 1<<17)
 	if err := conn.SetDeadline(begin.Add(d + 10*time.Second)); err != nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
@@ -65,7 +67,12 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	return used, nil
 }
 
-// round asks once and listens for half of the time.
+// mostLate is how many frames are read after the time: more than a socket's buffer holds, and an end where they keep
+// coming.
+const mostLate = 1 << 12
+
+// round asks once and listens for half of the time. What has come in this time counts however late the process is to
+// read it: one that gets no processor for so long must not take an address for free.
 func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) error {
 	for _, a := range q.Addrs {
 		if _, known := used[a]; known {
@@ -78,9 +85,16 @@ func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) er
 	if err := s.SetReadDeadline(time.Now().Add(q.Timeout / 2)); err != nil {
 		return err
 	}
-	for frame := make([]byte, 256); len(used) < len(q.Addrs); {
+	frame, late := make([]byte, 256), 0
+	for len(used) < len(q.Addrs) {
 		n, err := s.Read(frame)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if late++; late > mostLate {
+				return nil
+			}
+			n, err = arrived(s, frame)
+		}
+		if errors.Is(err, unix.EAGAIN) {
 			return nil
 		}
 		if err != nil {
@@ -92,4 +106,16 @@ func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) er
 		}
 	}
 	return nil
+}
+
+// arrived reads a frame that the socket has already, whatever its deadline. The error is EAGAIN if it has none.
+func arrived(s *os.File, frame []byte) (n int, err error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if closed := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), frame) }); closed != nil {
+		return 0, closed
+	}
+	return n, err
 }

@@ -46,7 +46,7 @@ func runDirectory(t *testing.T, dir string) *Directory {
 // eventually waits for a change of the directory to arrive.
 func eventually(t *testing.T, d *Directory, what string, ok func(*Snapshot) bool) {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok(d.Snapshot()) {
 		select {
 		case <-d.Changed():
@@ -81,7 +81,7 @@ func TestDirectoryRefresh(t *testing.T) {
 	}
 	select {
 	case <-d.Changed():
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no notification of the change")
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // The switch hands on what it is told to drop and show, up to the limit; and the limit is put back.
 func TestSwitchShowsDeniedPackets(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-int", ovstest.Port{Name: "p1", OFPort: 1})

@@ -44,7 +44,7 @@ func newKubeAPI(t *testing.T, l *lab.Lab) *kubeAPI {
 // pods are those of the tests; the control plane's are in other namespaces.
 func (a *kubeAPI) pods(t *testing.T) (pods []*corev1.Pod) {
 	t.Helper()
-	ctx := labtest.Within(t, 10*time.Second)
+	ctx := labtest.Within(t, time.Minute)
 	list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 	must(t, err)
 	for i := range list.Items {
@@ -74,7 +74,7 @@ func (a *kubeAPI) change(ctx context.Context, add, del []string) {
 func (a *kubeAPI) catchUp(t *testing.T, wanted map[string]bool) {
 	t.Helper()
 	eventually(t, time.Minute, func() (wrong []string) {
-		list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(labtest.Within(t, 5*time.Second),
+		list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(labtest.Within(t, time.Minute),
 			metav1.ListOptions{LabelSelector: "churn"})
 		if err != nil {
 			return []string{err.Error()}
@@ -113,7 +113,7 @@ func (a *kubeAPI) heal(t *testing.T) {
 	eventually(t, time.Minute, func() []string {
 		err := a.plane.Serves(t.Context(), a.client, controlplane.APIServer)
 		if err == nil {
-			ctx := labtest.Within(t, 5*time.Second)
+			ctx := labtest.Within(t, time.Minute)
 			_, err = a.client.RbacV1().ClusterRoleBindings().Create(ctx, a.rights, metav1.CreateOptions{})
 		}
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -125,6 +125,6 @@ func (a *kubeAPI) heal(t *testing.T) {
 
 func (a *kubeAPI) nft(t *testing.T, command string) {
 	t.Helper()
-	_, err := a.lab.NodeExec(labtest.Within(t, 10*time.Second), underlay.ControlPlane, "nft", command)
+	_, err := a.lab.NodeExec(labtest.Within(t, time.Minute), underlay.ControlPlane, "nft", command)
 	must(t, err)
 }

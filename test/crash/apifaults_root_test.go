@@ -28,7 +28,7 @@ func TestRootRandomAPIFaults(t *testing.T) {
 func (c cluster) apiFaults() []fault {
 	type do = func(t *testing.T)
 	kill := func(part controlplane.Part) do {
-		return func(t *testing.T) { must(t, c.api.plane.Kill(labtest.Within(t, 10*time.Second), part)) }
+		return func(t *testing.T) { must(t, c.api.plane.Kill(labtest.Within(t, time.Minute), part)) }
 	}
 	pause := func(part controlplane.Part) do {
 		return func(t *testing.T) { must(t, c.api.plane.Pause(part)) }
@@ -64,8 +64,8 @@ func (c cluster) apiFaults() []fault {
 // restartAgent kills the agent and starts it again.
 func (c cluster) restartAgent(t *testing.T) {
 	t.Helper()
-	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
-	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
+	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
+	must(t, c.startAgent(labtest.Within(t, time.Minute)))
 }
 
 // forbid removes the agents' permissions. With an API server that does not answer there is nothing to remove.

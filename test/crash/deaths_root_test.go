@@ -209,7 +209,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 			return wrong
 		})
 	}
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 	out.ready = time.Since(began)
 	up := time.Now()
 	eventually(t, 20*time.Second, func() []string { return silent(slices.Concat(ways[:]...), runs, up) })
@@ -255,7 +255,7 @@ func silent(ways []way, streams []*probe.Stream, since time.Time) (names []strin
 // end stops the daemons of d at the same time.
 func (c cluster) end(t *testing.T, d death) {
 	t.Helper()
-	ctx := labtest.Within(t, 15*time.Second)
+	ctx := labtest.Within(t, time.Minute)
 	agent, ovs := c.AgentStop, c.OVSStop
 	if d.kill {
 		agent, ovs = c.AgentKill, c.OVSKill
@@ -280,7 +280,7 @@ func (c cluster) end(t *testing.T, d death) {
 // begin starts them again, in the order of a node's boot.
 func (c cluster) begin(t *testing.T, d death) {
 	t.Helper()
-	ctx := labtest.Within(t, 30*time.Second)
+	ctx := labtest.Within(t, time.Minute)
 	var ovs []lab.Daemon
 	if d.ovsdb {
 		ovs = append(ovs, lab.OVSDB)

@@ -22,9 +22,9 @@ func TestRootFaultsAreTold(t *testing.T) {
 		return func() { must(t, unix.Kill(d.PID(c.node), sig)) }
 	}
 	kill := func(d ...lab.Daemon) func() {
-		return func() { must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d...)) }
+		return func() { must(t, c.OVSKill(labtest.Within(t, time.Minute), node, d...)) }
 	}
-	begin := func() { must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node)) }
+	begin := func() { must(t, c.OVSStart(labtest.Within(t, time.Minute), node)) }
 	for _, f := range []struct {
 		what          string
 		fault, repair func()
@@ -53,8 +53,8 @@ func TestRootFaultsAreTold(t *testing.T) {
 			c.refuses(t, lab.DEL, f.says, 11, "default/near")
 			began := time.Now()
 			f.repair()
-			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
-			_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x")
+			must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
+			_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/x")
 			must(t, err)
 			t.Logf("ready %s after the repair", time.Since(began).Round(time.Millisecond))
 			// The runner ignores a pod after a manual DEL, so it is recreated.
@@ -83,7 +83,7 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 	c.apply(t, podYAML("a", node))
 	c.settle(t)
 	pods := c.pods(t)
-	restart := func(d ...lab.Daemon) { must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, d...)) }
+	restart := func(d ...lab.Daemon) { must(t, c.OVSStart(labtest.Within(t, time.Minute), node, d...)) }
 	for what, lose := range map[string]func(){
 		"exit --cleanup": func() { // leaves a gateway that is down and has no address
 			c.exec(t, "ovs-appctl", "-T", "5", "exit", "--cleanup")
@@ -92,12 +92,12 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 		},
 		"bridge deleted": func() { c.exec(t, "ovs-vsctl", "--timeout=10", "del-br", "br-int") },
 		"database lost": func() {
-			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node))
+			must(t, c.OVSKill(labtest.Within(t, time.Minute), node))
 			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
 			restart()
 		},
 		"database lost under ovs-vswitchd": func() {
-			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.OVSDB))
+			must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.OVSDB))
 			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
 			restart(lab.OVSDB)
 		},
@@ -106,13 +106,13 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, agent runs %v", what, running), func(t *testing.T) {
 				c.readyForCNI(t)
 				if !running {
-					must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+					must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 				}
 				lose()
 				if !running {
-					must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+					must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 				}
-				must(t, c.WaitReady(labtest.Within(t, 40*time.Second), node))
+				must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 				c.check(t)
 				for i, p := range c.pods(t) {
 					if p.Name != pods[i].Name || p.ContainerID != pods[i].ContainerID {
@@ -155,10 +155,10 @@ func TestRootDatapathDeleted(t *testing.T) {
 		return nil
 	})
 	c.refuses(t, lab.ADD, "restart ovs-vswitchd", 11, "default/x")
-	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node))
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
-	_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime after a failed ADD
+	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
+	_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/x") // as a runtime after a failed ADD
 	must(t, err)
 	c.addAndDelete(t)
 }

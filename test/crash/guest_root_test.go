@@ -81,7 +81,7 @@ func (c cluster) onRecord(t *testing.T) {
 	t.Helper()
 	for _, node := range c.Nodes() {
 		eventually(t, 20*time.Second, func() []string {
-			out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "cat", inputs.LastKnownPath)
+			out, err := c.NodeExec(labtest.Within(t, time.Minute), node, "cat", inputs.LastKnownPath)
 			if err != nil || !strings.Contains(out, guestCIDR) {
 				return []string{fmt.Sprintf("the agent of %s has not put the Node %s on record: %v", node, guest, err)}
 			}
@@ -95,7 +95,7 @@ func (c cluster) routed(t *testing.T, want bool) {
 	t.Helper()
 	for _, node := range c.Nodes() {
 		eventually(t, 90*time.Second, func() []string {
-			out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "ip", "route", "show", "match", guestCIDR, "proto", "102")
+			out, err := c.NodeExec(labtest.Within(t, time.Minute), node, "ip", "route", "show", "match", guestCIDR, "proto", "102")
 			if err != nil || (out != "") != want {
 				return []string{fmt.Sprintf("%s, the route to %s: %q, %v; want one: %v", node, guestCIDR, out, err, want)}
 			}

@@ -26,7 +26,7 @@ func (c cluster) faults(r *rand.Rand) []fault {
 	// gone waits until a stopped daemon has exited before the next is started: one that hangs would exit only when it
 	// continues.
 	gone := func(d lab.Daemon) do {
-		return func(t *testing.T) { must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d)) }
+		return func(t *testing.T) { must(t, c.OVSKill(labtest.Within(t, time.Minute), node, d)) }
 	}
 	// shell may fail: another fault may have removed what it changes.
 	shell := func(script string) do {
@@ -41,8 +41,8 @@ func (c cluster) faults(r *rand.Rand) []fault {
 		}
 	}
 	return []fault{
-		{name: "agent killed", begin: func(t *testing.T) { must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node)) }},
-		{name: "agent stopped", begin: func(t *testing.T) { must(t, c.AgentStop(labtest.Within(t, 40*time.Second), node)) }},
+		{name: "agent killed", begin: func(t *testing.T) { must(t, c.AgentKill(labtest.Within(t, time.Minute), node)) }},
+		{name: "agent stopped", begin: func(t *testing.T) { must(t, c.AgentStop(labtest.Within(t, time.Minute), node)) }},
 		{name: "ovs-vswitchd killed", begin: signal(lab.Vswitchd, unix.SIGKILL), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd stopped", begin: signal(lab.Vswitchd, unix.SIGTERM), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd hangs", begin: signal(lab.Vswitchd, unix.SIGSTOP)},

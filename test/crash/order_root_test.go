@@ -104,7 +104,7 @@ func globalAddresses(dev string) (out []string, err error) {
 func (c cluster) output(t *testing.T, line string) (string, error) {
 	t.Helper()
 	argv := strings.Fields(line)
-	cmd := exec.CommandContext(labtest.Within(t, 20*time.Second), argv[0], argv[1:]...)
+	cmd := exec.CommandContext(labtest.Within(t, time.Minute), argv[0], argv[1:]...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := c.node.Start(cmd)

@@ -24,8 +24,8 @@ func TestRootReboot(t *testing.T) {
 	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)
-	must(t, c.RunnerStop(labtest.Within(t, 10*time.Second)))
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.RunnerStop(labtest.Within(t, time.Minute)))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	pods := c.pods(t)
 	for _, p := range pods {
 		c.exec(t, "ovs-vsctl", "set", "Port", p.HostIf(), "external_ids:fairlead-boot-id="+otherBoot)
@@ -34,7 +34,7 @@ func TestRootReboot(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(c.leaseFile("boot-id"), []byte(otherBoot+"\n"), 0o600))
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.readyForCNI(t)
 	a := pods[slices.IndexFunc(pods, func(p nodestate.Pod) bool { return p.Name == "default/a" })]
 	eventually(t, 10*time.Second, func() []string {
@@ -43,7 +43,7 @@ func TestRootReboot(t *testing.T) {
 		return c.ref.Differences(s, nil)
 	})
 	must(t, c.node.RemoveNetns(a.Netns))
-	must(t, c.RunnerStart(labtest.Within(t, 10*time.Second)))
+	must(t, c.RunnerStart(labtest.Within(t, time.Minute)))
 	eventually(t, 20*time.Second, func() []string { // the runner recreates the pods
 		for _, p := range pods {
 			rec, err := c.Records().Load(p.Name)
@@ -83,11 +83,11 @@ func TestRootLeasesLost(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, agent runs %v", what, running), func(t *testing.T) {
 				c.readyForCNI(t)
 				if !running {
-					must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+					must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 				}
 				damage()
 				if !running {
-					must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+					must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 				}
 				stop := c.watchAddresses(t)
 				defer stop()
@@ -129,9 +129,9 @@ func TestRootRecordEditedByHand(t *testing.T) {
 	})
 	c.check(t)
 
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.exec(t, edit...)
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.readyForCNI(t)
 	eventually(t, 5*time.Second, func() []string {
 		if log := c.agentLog(t); !strings.Contains(log, "fairlead-mac") {
@@ -139,7 +139,7 @@ func TestRootRecordEditedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	out, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.CHECK, near.Name)
+	out, err := c.CNI(labtest.Within(t, time.Minute), node, lab.CHECK, near.Name)
 	if err == nil || !strings.Contains(out, "is unreadable") || !strings.Contains(out, "fairlead-mac") {
 		t.Errorf("CHECK: %v %s", err, out)
 	}

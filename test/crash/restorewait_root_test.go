@@ -21,8 +21,8 @@ func TestRootRestoreWait(t *testing.T) {
 	}
 	c.key(t, armed)
 	restart := func() {
-		must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
-		must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, lab.Vswitchd))
+		must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
+		must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	}
 	set := func(value string) {
 		c.exec(t, "ovs-vsctl", "--timeout=10", "--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait="+value)
@@ -37,29 +37,29 @@ func TestRootRestoreWait(t *testing.T) {
 		}
 	})
 	t.Run("no agent", func(t *testing.T) {
-		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+		must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 		restart()
 		c.key(t, "{}") // by the guard, where there is one
-		must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
-		must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
+		must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
+		must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 		c.key(t, armed)
 		c.check(t)
 	})
 	t.Run("no guard", func(t *testing.T) {
-		must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Guard))
+		must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Guard))
 		c.key(t, "{}")
-		must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
+		must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 		set("True") // as if both had died before they could remove it
-		must(t, c.startAgent(labtest.Within(t, 5*time.Second)))
+		must(t, c.startAgent(labtest.Within(t, time.Minute)))
 		c.key(t, "{}")
-		must(t, c.OVSStart(labtest.Within(t, 10*time.Second), node))
+		must(t, c.OVSStart(labtest.Within(t, time.Minute), node))
 		c.key(t, armed)
 	})
 	t.Run("left behind by another program", func(t *testing.T) {
 		set("true")
 		restart()
 		c.key(t, armed)
-		must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
+		must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 		c.check(t)
 	})
 	t.Run("ovs-ctl restart", func(t *testing.T) {
@@ -71,13 +71,13 @@ func TestRootRestoreWait(t *testing.T) {
 		c.exec(t, "sh", "-ec", saved)
 		c.exec(t, "ovs-vsctl", "--timeout=10", "--no-wait", "--if-exists", "remove", "Open_vSwitch", ".", "other_config",
 			"flow-restore-wait=true")
-		must(t, c.WaitReady(labtest.Within(t, 5*time.Second), node))
+		must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 		c.key(t, armed)
 		c.check(t)
 	})
 }
 
-// key waits until other_config of the Open_vSwitch row is want, which must happen within the grace time of a start.
+// key waits until other_config of the Open_vSwitch row is want: no later than after the grace time of a start.
 func (c cluster) key(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, 15*time.Second, func() []string {

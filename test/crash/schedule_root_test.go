@@ -148,17 +148,17 @@ func (c cluster) heal(t *testing.T) {
 			unix.Kill(pid, unix.SIGCONT) // it may have exited
 		}
 	}
-	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node))
 	if c.api != nil {
 		c.api.heal(t)
 	}
 	// It may have a port that was moved there just when its pod was deleted.
 	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
-	ctx := labtest.Within(t, 30*time.Second)
+	ctx := labtest.Within(t, time.Minute)
 	if s, err := c.AgentState(ctx, node); err != nil || s.PID == 0 {
 		must(t, c.startAgent(ctx))
 	}
-	must(t, c.WaitReady(labtest.Within(t, 40*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
 // sound is the check after every fault: each pod has what it needs and is reachable, and nothing else exists.

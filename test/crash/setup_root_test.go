@@ -118,7 +118,7 @@ func must(t *testing.T, err error) {
 // eventually polls until done returns nothing, and fails the test with its last result.
 func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
 	t.Helper()
-	limit = labtest.Patience(t, limit)
+	limit = labtest.Patience(t, max(limit, time.Minute)) // what must come costs nothing when it comes
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		wrong := done()
 		if len(wrong) == 0 {
@@ -167,12 +167,12 @@ func (c cluster) remove(t *testing.T, manifests ...string) {
 // settle waits until every pod runs or is gone.
 func (c cluster) settle(t *testing.T) {
 	t.Helper()
-	must(t, c.WaitPods(labtest.Within(t, 30*time.Second)))
+	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
 }
 
 func (c cluster) state(t *testing.T) nodestate.State {
 	t.Helper()
-	s, err := nodestate.Read(labtest.Within(t, 20*time.Second), c.node)
+	s, err := nodestate.Read(labtest.Within(t, time.Minute), c.node)
 	must(t, err)
 	return s
 }
@@ -288,7 +288,7 @@ func run(start func(*exec.Cmd) error, what string, argv []string) error {
 // kill kills the agent with SIGKILL and starts it again at once.
 func (c cluster) kill(t *testing.T) {
 	t.Helper()
-	must(t, c.AgentKill(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 	eventually(t, 5*time.Second, func() []string {
 		// It has an exit code when its last thread is gone; before, it may seem dead and alive alternately.
 		if s, err := c.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
@@ -296,13 +296,13 @@ func (c cluster) kill(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 }
 
 // agentPID is the process to kill.
 func (c cluster) agentPID(t *testing.T) int {
 	t.Helper()
-	s, err := c.AgentState(labtest.Within(t, 5*time.Second), node)
+	s, err := c.AgentState(labtest.Within(t, time.Minute), node)
 	must(t, err)
 	return s.PID
 }

@@ -56,8 +56,8 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 	}
 	c.apply(t, steeredPod)
 	c.apply(t, steeredByHand)
-	must(t, c.WaitPods(labtest.Within(t, 30*time.Second)))
-	_, err = c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ip", "addr", "add", newNeighbour+"/24", "dev", "eth0")
+	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
+	_, err = c.NodeExec(labtest.Within(t, time.Minute), "router", "ip", "addr", "add", newNeighbour+"/24", "dev", "eth0")
 	must(t, err)
 	t.Run("pods are known before their flows", c.knownBeforeFlows)
 	for _, e := range c.steerEvents() {
@@ -101,7 +101,7 @@ func (c cluster) steerDeaths() (events []steerEvent) {
 			c.newFlow(t)
 			time.Sleep(d.down) // time in which the host is to work without them
 			c.begin(t, d)
-			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+			must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 			c.podReached(t)
 		}})
 	}
@@ -190,7 +190,7 @@ func (c cluster) steerChanged(t *testing.T) {
 func (c cluster) change(t *testing.T, argv []string) {
 	t.Helper()
 	eventually(t, 10*time.Second, func() []string {
-		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, argv...)
+		out, err := c.NodeExec(labtest.Within(t, time.Minute), node, argv...)
 		if err != nil && strings.Contains(out+err.Error(), "onnection reset") {
 			return []string{out}
 		}
@@ -204,10 +204,10 @@ func (c cluster) change(t *testing.T, argv []string) {
 // reconfigured starts an agent with another config: change is what sed(1) replaces, and by what.
 func (c cluster) reconfigured(t *testing.T, change string) {
 	t.Helper()
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.exec(t, "sed", "-i", "s/"+change+"/", "/etc/fairlead/agent.conf")
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
 // steers waits until the uplink is attached, in mode steer, and the host has its address on the NIC.
@@ -231,7 +231,7 @@ func (c cluster) podReached(t *testing.T) {
 	c.steers(t)
 	ip := c.at(t, "s").ips[0].String()
 	eventually(t, 30*time.Second, func() []string {
-		if out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ping", "-c1", "-W1", ip); err != nil {
+		if out, err := c.NodeExec(labtest.Within(t, time.Minute), "router", "ping", "-c1", "-W1", ip); err != nil {
 			return []string{fmt.Sprintf("the pod does not answer: %v %s", err, out)}
 		}
 		return nil
@@ -314,7 +314,7 @@ func (c cluster) transfer(t *testing.T) []*transfer {
 	defer l.Close()
 	var host net.Conn
 	must(t, c.node.Do(func() (err error) {
-		host, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		host, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 		return err
 	}))
 	router, err := l.Accept()
@@ -392,7 +392,7 @@ spec: {nodeName: nowhere, containers: [{name: main, image: none}]}
 // steering programs' map is already up to date. An ADD has the same order, but waits for its port's number before.
 func (c cluster) knownBeforeFlows(t *testing.T) {
 	before := c.known(t)
-	_, err := c.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/m")
+	_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.ADD, "default/m")
 	must(t, err)
 	pid := lab.Vswitchd.PID(c.node)
 	must(t, unix.Kill(pid, unix.SIGSTOP))
@@ -408,9 +408,12 @@ func (c cluster) knownBeforeFlows(t *testing.T) {
 		}
 		return nil
 	})
-	select { // the agent waits 5 s for the flows
+	select { // the agent waits 5 s for the flows, and then answers with an error
 	case err := <-answered:
-		t.Fatalf("the programs were updated after the flows: DEL is answered, %v", err)
+		if err == nil {
+			t.Fatal("the programs were updated after the flows: DEL is answered")
+		}
+		answered <- err
 	case <-time.After(500 * time.Millisecond):
 	}
 	must(t, unix.Kill(pid, unix.SIGCONT))
@@ -419,8 +422,8 @@ func (c cluster) knownBeforeFlows(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("DEL is not answered though ovs-vswitchd goes on")
 	}
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
-	_, err = c.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/m")
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
+	_, err = c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/m")
 	must(t, err)
 }
 
@@ -440,9 +443,9 @@ func (c cluster) frozenMap(t *testing.T) {
 	c.podReached(t)
 	c.exec(t, "sh", "-c", "rm -r /sys/fs/bpf/fairlead-uplink")
 	c.podReached(t)
-	_, err := c.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/m")
+	_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.ADD, "default/m")
 	must(t, err)
-	_, err = c.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/m")
+	_, err = c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/m")
 	must(t, err)
 }
 

@@ -65,7 +65,7 @@ func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration,
 // wait waits until something is done; what describes it in the failure message.
 func wait(t *testing.T, done <-chan struct{}, what string) {
 	t.Helper()
-	limit := labtest.Patience(t, 10*time.Second)
+	limit := labtest.Patience(t, time.Minute)
 	select {
 	case <-done:
 	case <-time.After(limit):
@@ -81,10 +81,10 @@ func (c cluster) readyForCNI(t *testing.T) {
 
 func (c cluster) readyForCNIOn(t *testing.T, node string) {
 	t.Helper()
-	must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 	eventually(t, 10*time.Second, func() []string {
 		// The network is of a version without STATUS: a DEL of an unknown attachment is called instead.
-		if _, err := c.CNI(labtest.Within(t, 10*time.Second), node, lab.DEL, "default/unknown"); err != nil {
+		if _, err := c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/unknown"); err != nil {
 			return []string{err.Error()}
 		}
 		return nil

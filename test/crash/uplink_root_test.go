@@ -84,7 +84,7 @@ func (c cluster) attachedWithin(t *testing.T, limit time.Duration, want bool) {
 		if strings.Contains(addrs, off+" ") {
 			wrong = append(wrong, off+" has an address:\n"+addrs)
 		}
-		if out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.168.77.1"); err != nil {
+		if out, err := c.NodeExec(labtest.Within(t, time.Minute), node, "ping", "-c1", "-W1", "192.168.77.1"); err != nil {
 			wrong = append(wrong, fmt.Sprintf("the router does not answer: %v %s", err, out))
 		}
 		return wrong
@@ -113,7 +113,7 @@ func (c cluster) cleanUp(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
@@ -125,7 +125,7 @@ func (c cluster) unwritable(t *testing.T, damaged func()) {
 	says := func(want bool, argv ...string) {
 		t.Helper()
 		eventually(t, 30*time.Second, func() []string {
-			out, _ := c.NodeExec(labtest.Within(t, 20*time.Second), node, argv...) // doctor finds it: exit code 1
+			out, _ := c.NodeExec(labtest.Within(t, time.Minute), node, argv...) // doctor finds it: exit code 1
 			all := strings.Contains(out, dir+"/uplink.json") && strings.Contains(out, "read-only file system")
 			if all != want {
 				return []string{fmt.Sprintf("%v says\n%s", argv, out)}
@@ -149,62 +149,62 @@ func (c cluster) unwritable(t *testing.T, damaged func()) {
 // An agent that has no inputs and ends mends what it finds before it does.
 func (c cluster) cannotStart(t *testing.T) {
 	conf := "/etc/fairlead/agent.conf"
-	must(t, c.AgentKill(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
 	c.exec(t, "sh", "-ec", `cp "$0" /run/agent.conf; sed -i /^manifestsDir:/d "$0"; echo "manifestsDir: /nowhere" >>"$0"`, conf)
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
 	eventually(t, 30*time.Second, func() []string {
-		if s, err := c.AgentState(labtest.Within(t, 10*time.Second), node); err != nil || s.PID != 0 {
+		if s, err := c.AgentState(labtest.Within(t, time.Minute), node); err != nil || s.PID != 0 {
 			return []string{fmt.Sprintf("the agent runs: %+v, %v", s, err)}
 		}
 		return nil
 	})
 	c.exec(t, "mv", "/run/agent.conf", conf)
-	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	must(t, c.startAgent(labtest.Within(t, time.Minute)))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
 // A run directory that cannot take a reason why the node is not ready keeps no agent from making it so.
 func (c cluster) runDirFull(t *testing.T) {
 	dir := "/run/fairlead"
-	must(t, c.AgentKill(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
 	c.exec(t, "mount", "-t", "tmpfs", "-o", "size=4k", "none", dir)
 	c.exec(t, "sh", "-c", "echo full >"+dir+"/file") // all that it has room for
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 	if log := c.agentLog(t); !strings.Contains(log, "writing the reason for the CNI plugin") {
 		t.Error("the directory was not full")
 	}
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.exec(t, "umount", dir)
-	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	must(t, c.startAgent(labtest.Within(t, time.Minute)))
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
 // If ovs-vswitchd does not restart, the host gets its NIC back, also under the next agent, until it does.
 func (c cluster) staysDead(t *testing.T) {
-	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, false)
 	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "while Open vSwitch is down") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, false)
-	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
 // An agent that ends after Open vSwitch leaves the host with its NIC, without the wait for another ovs-vswitchd.
 func (c cluster) leave(t *testing.T) {
-	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.attachedWithin(t, 5*time.Second, false)
-	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
 }
 
@@ -222,8 +222,8 @@ func (c cluster) yields(t *testing.T) {
 	c.attached(t, false)
 	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
 	c.attached(t, false)
-	must(t, c.OVSStop(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStop(labtest.Within(t, time.Minute), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
@@ -236,8 +236,8 @@ func (c cluster) restoredByHand(t *testing.T) {
 	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "restored manually") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
 }
 
@@ -280,12 +280,12 @@ func (c cluster) bridgeChanges() []changed {
 
 // Whatever somebody changes: the node's network is back without help, and the log reports a change once.
 func (c cluster) bridgeChanged(t *testing.T) {
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node)) // what an agent finds at its start it need not report
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node)) // what an agent finds at its start it need not report
 	for _, x := range c.bridgeChanges() {
 		before, began := len(c.agentLog(t)), time.Now()
 		for _, argv := range x.by {
 			eventually(t, 30*time.Second, func() []string { // the agent may be recreating the bridge for the one before
-				out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, argv...)
+				out, err := c.NodeExec(labtest.Within(t, time.Minute), node, argv...)
 				if err != nil {
 					return []string{err.Error(), out}
 				}
@@ -329,7 +329,7 @@ func (c cluster) bridgeWrong(t *testing.T, port string) (wrong []string) {
 			func(out string) bool { return out == "br-uplink" }},
 		{"ovs-vsctl --bare --columns=type list interface br-uplink", func(out string) bool { return out == "internal" }},
 	} {
-		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, strings.Fields(look.argv)...)
+		out, err := c.NodeExec(labtest.Within(t, time.Minute), node, strings.Fields(look.argv)...)
 		if err != nil || !look.right(strings.TrimSpace(out)) {
 			wrong = append(wrong, fmt.Sprintf("%s: %v\n%s", look.argv, err, out))
 		}
@@ -345,7 +345,7 @@ func (c cluster) plugOther(t *testing.T, state string) { c.setLink(t, "switch", 
 
 func (c cluster) setLink(t *testing.T, host, link, state string) {
 	t.Helper()
-	out, err := c.NodeExec(labtest.Within(t, 10*time.Second), host, "ip", "link", "set", link, state)
+	out, err := c.NodeExec(labtest.Within(t, time.Minute), host, "ip", "link", "set", link, state)
 	if err != nil {
 		t.Fatal(err, out)
 	}
@@ -355,7 +355,7 @@ func (c cluster) setLink(t *testing.T, host, link, state string) {
 func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 	router := func(argv ...string) string {
 		t.Helper()
-		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", argv...)
+		out, err := c.NodeExec(labtest.Within(t, time.Minute), "router", argv...)
 		if err != nil {
 			t.Fatal(err, out)
 		}
@@ -431,16 +431,16 @@ func (c cluster) noWay(t *testing.T) {
 // If no gateway answers after an attach, it is undone, until one does; the node's pods without IPPools work meanwhile.
 func (c cluster) noGateway(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.router(t, "down")
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
 	if !strings.Contains(out, "is not reachable through br-uplink") || !strings.Contains(out, "the agent attaches the NIC again after") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	c.router(t, "up")
 	c.attached(t, true)
@@ -448,9 +448,9 @@ func (c cluster) noGateway(t *testing.T) {
 
 // An agent whose config has no bridging restores what its predecessor has attached.
 func (c cluster) notWanted(t *testing.T) {
-	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")
-	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	c.attached(t, false)
 }

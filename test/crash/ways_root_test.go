@@ -116,7 +116,7 @@ func (c cluster) onOtherBridge(t *testing.T) (controls []way, remove func()) {
 		controls = append(controls, w)
 	}
 	eventually(t, 10*time.Second, func() []string {
-		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.0.2.3")
+		out, err := c.NodeExec(labtest.Within(t, time.Minute), node, "ping", "-c1", "-W1", "192.0.2.3")
 		if err != nil {
 			return []string{out}
 		}
@@ -128,7 +128,7 @@ func (c cluster) onOtherBridge(t *testing.T) (controls []way, remove func()) {
 // gateways are node1's addresses in the pod network.
 func (c cluster) gateways(t *testing.T) (out []netip.Prefix) {
 	t.Helper()
-	states, err := c.NodeStates(labtest.Within(t, 10*time.Second))
+	states, err := c.NodeStates(labtest.Within(t, time.Minute))
 	must(t, err)
 	for _, s := range states {
 		for _, cidr := range s.PodCIDRs {

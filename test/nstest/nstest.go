@@ -6,6 +6,7 @@
 package nstest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -95,17 +96,25 @@ func (n *NS) Must(f func() error) {
 	}
 }
 
-// Run runs a program inside the namespace and returns its output of both streams. It is killed after 20 seconds.
-// nsenter is used because "ip netns exec" creates a mount namespace as well.
+// Run runs a program inside the namespace and returns its output of both streams; of ip that succeeds, stdout only: on
+// stderr it complains about namespaces of other tests that end meanwhile ("Peer netns reference is invalid"). It is
+// killed after 20 seconds. nsenter is used because "ip netns exec" creates a mount namespace as well.
 func (n *NS) Run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	argv := append([]string{"--net=" + n.Path, "--"}, args...)
-	out, err := exec.CommandContext(ctx, "nsenter", argv...).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%s in %s: %w: %s", strings.Join(args, " "), n.Name, err, out)
+	cmd := exec.CommandContext(ctx, "nsenter", argv...)
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if args[0] == "ip" {
+		cmd.Stderr = &complaints
 	}
-	return string(out), err
+	err := cmd.Run()
+	if err != nil {
+		out.Write(complaints.Bytes())
+		err = fmt.Errorf("%s in %s: %w: %s", strings.Join(args, " "), n.Name, err, out.String())
+	}
+	return out.String(), err
 }
 
 // Exec is Run that fails the test on an error.

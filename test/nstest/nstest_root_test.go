@@ -6,7 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-
+	"strings"
 	"testing"
 )
 
@@ -38,6 +38,34 @@ func TestRootNothingIsLeft(t *testing.T) {
 	t.Run("inner", func(t *testing.T) { n = New(t) })
 	if _, err := os.Stat(n.Path); !os.IsNotExist(err) {
 		t.Errorf("%s is still there (%v)", n.Path, err)
+	}
+}
+
+// ip resolves the namespaces of interfaces' peers, and complains about each that ends at that moment, with exit code 0.
+func TestRootNamespacesThatEnd(t *testing.T) {
+	a, b := New(t), New(t)
+	Veth(a, "left", b, "right")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range 50 {
+			name := fmt.Sprintf("fltest-%d-ends%d", os.Getpid(), i)
+			_ = exec.Command("ip", "netns", "add", name).Run()
+			_ = exec.Command("ip", "netns", "del", name).Run()
+		}
+	}()
+	for during := true; during; {
+		select {
+		case <-ended:
+			during = false
+		default:
+		}
+		if out := a.IP("-o link show left"); strings.Contains(out, "Error") || strings.Count(out, "\n") != 1 {
+			t.Errorf("ip link says %q", out)
+		}
+	}
+	if _, err := a.Run("ip", "link", "show", "other"); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("an interface that does not exist: %v, without what ip says about it", err)
 	}
 }
 

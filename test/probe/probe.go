@@ -13,10 +13,16 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
 )
 
-// drain is how long a stream waits for missing answers. On a busy machine they arrive late.
-const drain = 2 * time.Second
+// A stream waits for missing answers, as on a busy machine they arrive late: looks times for look each. If this process
+// gets no processor for seconds, that costs one look.
+const looks, look = 20, 100 * time.Millisecond
+
+// buffer is what a socket holds: the datagrams of seconds in which nobody reads them, or the burst that makes up for
+// seconds in which nobody has sent. The kernel counts 768 bytes for a small one.
+const buffer = 4 << 20
 
 // Report is the result of a stream.
 type Report struct {
@@ -139,7 +145,7 @@ func (s *Stream) send() {
 			s.mu.Lock()
 			s.ended = true
 			if s.conn != nil {
-				s.conn.SetReadDeadline(time.Now().Add(s.patience()))
+				s.conn.SetReadDeadline(time.Now()) // the first look
 			}
 			s.mu.Unlock()
 			return
@@ -163,7 +169,7 @@ func (s *Stream) sendOne(n uint64) error {
 		if conn, err = s.socket(); err != nil {
 			return err
 		}
-		conn.SetReadDeadline(time.Now().Add(drain))
+		conn.SetReadDeadline(time.Now().Add(look))
 		s.stopped.Go(func() { s.receive(conn) })
 	}
 	_, err := conn.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n), s.to)
@@ -173,22 +179,28 @@ func (s *Stream) sendOne(n uint64) error {
 // due is when datagram n is sent.
 func (s *Stream) due(n uint64) time.Time { return s.begin.Add(time.Duration(n) * s.every) }
 
-// patience is how long to wait for answers at the end. s.mu must be held.
-func (s *Stream) patience() time.Duration {
-	if len(s.seen) == s.report.Sent {
-		return 0
-	}
-	return drain
+// complete reports whether the stream has ended, and all its answers are there. s.mu must be held.
+func (s *Stream) complete() bool { return s.conn != nil && s.ended && len(s.seen) == s.report.Sent }
+
+// gone reports whether no look is left for answers, or needed.
+func (s *Stream) gone(looked int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return looked >= looks || s.complete()
 }
 
-// receive reads answers until the deadline of conn; if the socket is of one datagram, until its answer.
+// receive reads answers until it has looked in vain; if the socket is of one datagram, until its answer.
 func (s *Stream) receive(conn *net.UDPConn) {
 	defer conn.Close()
 	buf := make([]byte, 64)
-	for {
+	for looked := 0; ; {
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return
+			if looked++; s.gone(looked) {
+				return
+			}
+			conn.SetReadDeadline(time.Now().Add(look))
+			continue
 		}
 		if err != nil || n != 8 {
 			continue // ICMP errors of lost datagrams arrive here
@@ -201,7 +213,7 @@ func (s *Stream) receive(conn *net.UDPConn) {
 		s.report.LongestGap = max(s.report.LongestGap, time.Since(s.last))
 		s.last = time.Now()
 		done := s.conn == nil
-		if s.conn != nil && s.ended && s.patience() == 0 {
+		if s.complete() {
 			s.conn.SetReadDeadline(time.Now())
 		}
 		s.mu.Unlock()
@@ -216,5 +228,20 @@ func listen(netns ns.NetNS, addr netip.Addr) (conn *net.UDPConn, err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 		return err
 	})
-	return conn, err
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { // without root it is what the kernel allows
+			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+			}
+		})
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }

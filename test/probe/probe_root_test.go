@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"encoding/binary"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -44,5 +46,37 @@ func TestRootStream(t *testing.T) {
 		if r := run(); r.Sent < 50 || r.Lost != r.Sent || r.Outage != time.Duration(r.Sent)*2*time.Millisecond {
 			t.Errorf("without an echo, %s: %s", name, r)
 		}
+	}
+}
+
+// A process that was away for the time in which answers come late finds them all, however many there are.
+func TestRootAnswersToALateProcess(t *testing.T) {
+	here, err := ns.GetCurrentNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	lo := netip.MustParseAddr("127.0.0.1")
+	s := newStream(here, lo, netip.AddrPort{}, time.Millisecond)
+	if s.conn, err = s.socket(); err != nil {
+		t.Fatal(err)
+	}
+	peer, err := listen(here, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	to := s.conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	for s.report.Sent = range 3000 { // 3 seconds of it
+		if _, err := peer.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, uint64(s.report.Sent)), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.report.Sent, s.ended = 3000, true
+	if err := s.conn.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if s.receive(s.conn); len(s.seen) != 3000 {
+		t.Errorf("of 3000 answers that are there %d were read", len(s.seen))
 	}
 }

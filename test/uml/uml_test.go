@@ -103,7 +103,7 @@ ls -d /sys/class/net/lo >/dev/null; setsid -f true; sleep 0.3; ! ps -eo stat | g
 
 func TestUMLTimeout(t *testing.T) {
 	c := command("/", "echo begun; sleep 100")
-	c.Timeout = 500 * time.Millisecond
+	c.Timeout = 3 * time.Second
 	if _, stdout, _, err := output(t, c); !errors.Is(err, ErrTimeout) || stdout != "begun\n" {
 		t.Errorf("error %v, output %q; want a time-out", err, stdout)
 	}

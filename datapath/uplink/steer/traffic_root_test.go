@@ -96,7 +96,7 @@ func (n *node) talk(networks int) {
 
 // transfer sends 3 MB by TCP: enough for the kernel to put segments together where it can.
 func transfer(from, to *nstest.NS, addr string) error {
-	const size, limit = 3_000_000, 20 * time.Second
+	const size, limit = 3_000_000, time.Minute
 	var l net.Listener
 	if err := to.Do(func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(addr, "0")); return err }); err != nil {
 		return err

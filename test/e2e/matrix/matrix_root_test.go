@@ -21,7 +21,7 @@ func TestRootMatrix(t *testing.T) {
 	start := func() *Matrix {
 		m, err := Start([]Way{way})
 		if err == nil {
-			err = m.Flow(10 * time.Second)
+			err = m.Flow(time.Minute)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func TestRootMatrix(t *testing.T) {
 		t.Error("answers come through a cable that is unplugged")
 	}
 	a.IP("link set eth0 up")
-	if err := m.Flow(10 * time.Second); err != nil {
+	if err := m.Flow(time.Minute); err != nil {
 		t.Error(err)
 	}
 	cut := Event{"unplugged", m.Stop()}
@@ -61,7 +61,7 @@ func TestRootForbiddenPaths(t *testing.T) {
 	way := Way{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
 	f, err := StartForbidden([]Way{way})
 	if err == nil {
-		err = f.Arrive(true, 10*time.Second)
+		err = f.Arrive(true, time.Minute)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestRootForbiddenPaths(t *testing.T) {
 		t.Errorf("packets arrive, and the error is %v", err)
 	}
 	b.Exec("iptables", "-A", "INPUT", "-p", "udp", "-j", "DROP")
-	if err := f.Arrive(false, 10*time.Second); err != nil {
+	if err := f.Arrive(false, time.Minute); err != nil {
 		t.Error(err)
 	}
 	f.Forget()
@@ -82,7 +82,7 @@ func TestRootForbiddenPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Exec("iptables", "-F")
-	if err := f.Arrive(true, 10*time.Second); err != nil {
+	if err := f.Arrive(true, time.Minute); err != nil {
 		t.Error(err)
 	}
 	if err := f.Stop(); err == nil || !strings.Contains(err.Error(), "arrived") {
