@@ -221,8 +221,7 @@ func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 // Listed is a flow that the switch has.
 type Listed struct {
 	Flow
-	// Plain: Match is all of its match, and it has no timeout and no flags.
-	Plain bool
+	Plain bool   // Match is all of its match, and it has no timeout and no flags
 	Text  string // as ovs-ofctl prints it
 }
 

@@ -361,6 +361,7 @@ func TestCachedMegaflowsAreForgotten(t *testing.T) {
 		n.flows.datapath = datapath
 		a := n.pod("a", 5)
 		n.apply(n.round())
+		n.Ctl("set", "Open_vSwitch", ".", "other_config:max-idle=600000")
 		n.Appctl("netdev-dummy/receive", a.HostIf, fmt.Sprintf("in_port(1),eth(src=%s,dst=02:00:00:00:00:99),"+
 			"eth_type(0x0800),ipv4(src=10.77.1.5,dst=203.0.113.9,proto=17,tos=0,ttl=64,frag=no),udp(src=40000,dst=9)", a.MAC))
 		cached := func() bool { return strings.Contains(n.Appctl("dpctl/dump-flows"), "actions:") }

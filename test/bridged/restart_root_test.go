@@ -73,21 +73,12 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 	t.Errorf("in each of %d times this machine lost packets where node1 has no part: nothing can be said of its agent", times)
 }
 
-// waited is how long the main thread of node1's ovs-vswitchd has been ready to run and did not run
-// (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's datapath, whose packets do not wait for
-// it.
+// waited is lab.OVSWaited of node1.
 func (c cluster) waited(t *testing.T) time.Duration {
 	t.Helper()
-	if c.Datapath() == vswitch.System {
-		return 0
-	}
-	out, err := c.host(t, "node1").run("sh", "-c", "cat /proc/$(cat /run/openvswitch/ovs-vswitchd.pid)/schedstat")
+	waited, err := c.OVSWaited(labtest.Within(t, time.Minute), "node1")
 	must(t, err)
-	var ran, waits int64
-	if _, err := fmt.Sscan(out, &ran, &waits); err != nil {
-		t.Fatal(out, err)
-	}
-	return time.Duration(waits)
+	return waited
 }
 
 // killAgent returns what the streams lost meanwhile, and what the streams lost that node1 has no part in.

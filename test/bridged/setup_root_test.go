@@ -243,14 +243,13 @@ func (p place) run(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out := host.Collect(cmd, argv[0])
 	err := p.do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %s: %w\n%s", p.name, strings.Join(argv, " "), err, out.String())
+		err = fmt.Errorf("%s: %s: %w\n%s", p.name, strings.Join(argv, " "), err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }

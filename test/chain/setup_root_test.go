@@ -313,16 +313,15 @@ func (r runtime) run(p *libcni.RuntimeConf, line string) (string, error) {
 	defer cancel()
 	argv := strings.Fields(line)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out := host.Collect(cmd, argv[0])
 	err := r.do(p, cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w\n%s", line, err, out.String())
+		err = fmt.Errorf("%s: %w\n%s", line, err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }
 
 func (r runtime) do(p *libcni.RuntimeConf, f func() error) error {

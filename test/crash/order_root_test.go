@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
@@ -105,16 +106,15 @@ func (c cluster) output(t *testing.T, line string) (string, error) {
 	t.Helper()
 	argv := strings.Fields(line)
 	cmd := exec.CommandContext(labtest.Within(t, time.Minute), argv[0], argv[1:]...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out := host.Collect(cmd, argv[0])
 	err := c.node.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", line, err, out.String())
+		err = fmt.Errorf("%s: %w: %s", line, err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }
 
 // difference lists missing and unexpected lines.

@@ -147,17 +147,13 @@ func (c cluster) exec(t *testing.T, argv ...string) string { return execOn(t, c.
 func execOn(t *testing.T, h host.Host, argv ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(labtest.Within(t, time.Minute), argv[0], argv[1:]...)
-	var out, complaints strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if argv[0] == "ip" { // on stderr it complains about namespaces of other tests that end meanwhile
-		cmd.Stderr = &complaints
-	}
+	out := host.Collect(cmd, argv[0])
 	err := h.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), complaints.String())
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out.Text(err))
 	}
-	return out.String()
+	return out.Text(err)
 }

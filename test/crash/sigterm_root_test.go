@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -29,7 +30,9 @@ func TestRootSIGTERMDuringADDs(t *testing.T) {
 		}
 		pause(r, 120*time.Millisecond)
 		began := time.Now()
-		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+		stop, cancel := context.WithTimeout(t.Context(), 15*time.Second) // the promise: not as patient as labtest.Within
+		must(t, c.AgentStop(stop, node))
+		cancel()
 		longest = max(longest, time.Since(began))
 		s, err := c.AgentState(labtest.Within(t, time.Minute), node)
 		must(t, err)

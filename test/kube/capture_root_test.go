@@ -208,7 +208,7 @@ func TestRootCaptureEnds(t *testing.T) {
 	b.addPods(t, "a@node1", "c@node2")
 	file := filepath.Join(t.TempDir(), "a-c.pcapng")
 	command := b.captureTo(t, file)
-	stop := b.steady(t, "a", "c")
+	stop := b.steady(t, "a", "c", 0)
 	for limit, says := range map[string]string{"--packets=7": "7 packets, ", "--size=1000": "does not fit in 1000 bytes",
 		"--duration=3s": "the duration of 3s is over"} {
 		c := begin(t, command(limit), nil)

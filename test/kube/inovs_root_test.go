@@ -50,7 +50,7 @@ func (b *bed) withConfig(t *testing.T, node, more string) (back func()) {
 func (b *bed) inSwitch(t *testing.T) (flows, groups string) {
 	t.Helper()
 	ctx := labtest.Within(t, 20*time.Second)
-	flows, err := b.NodeExec(ctx, "node1", "sh", "-c", "ovs-ofctl --no-stats dump-flows br-int | grep -v pkt_mark= | sort")
+	flows, err := b.NodeExec(ctx, "node1", "sh", "-c", "ovs-ofctl --no-stats dump-flows br-int | grep -v priority=65535,pkt_mark= | sort")
 	must(t, err)
 	groups, err = b.NodeExec(ctx, "node1", "sh", "-c", "ovs-ofctl -OOpenFlow15 dump-groups br-int | grep group_id || true")
 	must(t, err)

@@ -98,7 +98,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.keepKCM(t)
-	stop := b.steady(t, "a", "b")
+	stop := b.steady(t, "a", "b", 0)
 	b.makeAgain(t, "node2", b.node(t, "node1").Spec.PodCIDRs)
 	const sentence = "nodes node1, node2 have the same podCIDR"
 	for _, node := range b.Nodes() {

@@ -37,8 +37,10 @@ func TestRootPoliciesUnknown(t *testing.T) {
 		t.Helper()
 		wait(t, 10*time.Second, func() string {
 			before, until := arrived.Load(), sent.Load()+40
-			for sent.Load() < until {
-				time.Sleep(5 * time.Millisecond)
+			for deadline := time.Now().Add(time.Minute); sent.Load() < until; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: no datagrams are sent", why)
+				}
 			}
 			if got := arrived.Load() > before; got != want {
 				return fmt.Sprintf("%s: datagrams from a to b arrive: %v", why, got)

@@ -6,7 +6,6 @@
 package nstest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
 // dir is the directory of iproute2's named network namespaces (ip-netns(8)).
@@ -96,25 +97,19 @@ func (n *NS) Must(f func() error) {
 	}
 }
 
-// Run runs a program inside the namespace and returns its output of both streams; of ip that succeeds, stdout only: on
-// stderr it complains about namespaces of other tests that end meanwhile ("Peer netns reference is invalid"). It is
-// killed after 20 seconds. nsenter is used because "ip netns exec" creates a mount namespace as well.
+// Run runs a program inside the namespace and returns its output. It is killed after 20 seconds. nsenter is used
+// because "ip netns exec" creates a mount namespace as well.
 func (n *NS) Run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	argv := append([]string{"--net=" + n.Path, "--"}, args...)
 	cmd := exec.CommandContext(ctx, "nsenter", argv...)
-	var out, complaints bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if args[0] == "ip" {
-		cmd.Stderr = &complaints
-	}
+	out := host.Collect(cmd, args[0])
 	err := cmd.Run()
 	if err != nil {
-		out.Write(complaints.Bytes())
-		err = fmt.Errorf("%s in %s: %w: %s", strings.Join(args, " "), n.Name, err, out.String())
+		err = fmt.Errorf("%s in %s: %w: %s", strings.Join(args, " "), n.Name, err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }
 
 // Exec is Run that fails the test on an error.

@@ -259,9 +259,7 @@ func TestRootModeChanges(t *testing.T) {
 					}
 				}
 				// Pods keep their MTU, and the agent reports if it differs from that of new pods.
-				if got, want := c.metric(t, "node1", "fairlead_degraded"), map[bool]float64{true: 1}[m.mtu != 1450]; got != want {
-					t.Errorf("fairlead_degraded is %v, want %v", got, want)
-				}
+				c.awaitMetric(t, "node1", "fairlead_degraded", map[bool]float64{true: 1}[m.mtu != 1450])
 				const says = "pods have another MTU than 1500"
 				wait(t, 5*time.Second, func() string { // the metric comes first
 					if log := c.log(t, "node1"); m.mtu != 1450 && !strings.Contains(log, says) {

@@ -32,14 +32,10 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 		}
 	}
 	for _, w := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {
-		if got := c.metric(t, "node1", fmt.Sprintf("fairlead_peer_podcidrs{path=%q}", w)); got != count[w] {
-			t.Errorf("%v podCIDRs go by %s, want %v", got, w, count[w])
-		}
+		c.awaitMetric(t, "node1", fmt.Sprintf("fairlead_peer_podcidrs{path=%q}", w), count[w])
 	}
 	for _, metric := range []string{"fairlead_degraded", "fairlead_peers_refused"} {
-		if got := c.metric(t, "node1", metric); got != 0 {
-			t.Errorf("%s is %v", metric, got)
-		}
+		c.awaitMetric(t, "node1", metric, 0)
 	}
 	logged, want := strings.Count(c.log(t, "node1"), "the underlay's routers must know"), 0
 	if m.far == desired.PathRouters {

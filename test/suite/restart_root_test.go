@@ -14,7 +14,6 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
-	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -39,22 +38,13 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	t.Errorf("in each of %d times this machine was too busy for Open vSwitch: nothing can be said of the agents", times)
 }
 
-// waited is how long the main threads of all ovs-vswitchd, which forward packets on the userspace datapath, have been
-// ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's datapath,
-// whose packets do not wait for them.
+// waited is lab.OVSWaited of all nodes together.
 func (c cluster) waited(t *testing.T) (all time.Duration) {
 	t.Helper()
-	if c.Datapath() == vswitch.System {
-		return 0
-	}
 	for _, node := range c.Nodes() {
-		out, err := c.host(t, node).run("sh", "-c", "cat /proc/$(cat /run/openvswitch/ovs-vswitchd.pid)/schedstat")
+		waited, err := c.OVSWaited(labtest.Within(t, time.Minute), node)
 		must(t, 0, err)
-		var ran, waits int64
-		if _, err := fmt.Sscan(out, &ran, &waits); err != nil {
-			t.Fatal(out, err)
-		}
-		all += time.Duration(waits)
+		all += waited
 	}
 	return all
 }

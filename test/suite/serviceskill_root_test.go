@@ -70,11 +70,11 @@ func TestRootServicesKills(t *testing.T) {
 			if mine != other {
 				return "the nodes differ: " + difference(mine, other)
 			}
+			if n := strings.Count(c.flows(t, "node1"), "table=2, priority=200,"); n != 4*(many+1) {
+				return fmt.Sprintf("killed after %v: %d ports of Services, want %d", after, n, 4*(many+1))
+			}
 			return ""
 		})
-		if n := strings.Count(c.flows(t, "node1"), "table=2, priority=200,"); n != 4*(many+1) {
-			t.Errorf("killed after %v: %d ports of Services, want %d", after, n, 4*(many+1))
-		}
 		if got, err := open.ask(t); got != served {
 			t.Fatalf("killed after %v: the connection to %q is answered by %q, %v", after, served, got, err)
 		}

@@ -226,16 +226,15 @@ func (p place) run(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out := host.Collect(cmd, argv[0])
 	err := p.do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %s: %w\n%s", p.name, strings.Join(argv, " "), err, out.String())
+		err = fmt.Errorf("%s: %s: %w\n%s", p.name, strings.Join(argv, " "), err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }
 
 // exec is run that fails the test on an error. The words of line are the program and its arguments.
@@ -296,9 +295,20 @@ func (c cluster) metric(t *testing.T, node, name string) float64 {
 	return 0
 }
 
+// awaitMetric waits until an agent's metric has a value: metrics follow when all is applied.
+func (c cluster) awaitMetric(t *testing.T, node, name string, want float64) {
+	t.Helper()
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		if got := c.metric(t, node, name); got != want {
+			return fmt.Sprintf("%s of %s is %v, want %v", name, node, got, want)
+		}
+		return ""
+	})
+}
+
 // flows is the dump of br-int's flows without what changes by itself, or with each change of others.
 func (c cluster) flows(t *testing.T, node string) string {
 	t.Helper()
 	dump := c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int")
-	return regexp.MustCompile(`(?m)^.*pkt_mark=.*\n?`).ReplaceAllString(dump, "")
+	return regexp.MustCompile(`(?m)^.*priority=65535,pkt_mark=.*\n?`).ReplaceAllString(dump, "")
 }

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -93,18 +92,11 @@ func (l *Lab) PodExec(ctx context.Context, pod string, argv ...string) (string, 
 	return output(l.PodCommand(ctx, pod, argv...), pod, argv)
 }
 
-// output is what a program writes to both streams; of ip that succeeds, stdout only: on stderr it complains about
-// namespaces of other labs that end meanwhile ("Peer netns reference is invalid").
 func output(cmd *exec.Cmd, where string, argv []string) (string, error) {
-	var out, complaints bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if argv[0] == "ip" {
-		cmd.Stderr = &complaints
-	}
+	out := host.Collect(cmd, argv[0])
 	err := cmd.Run()
 	if err != nil {
-		out.Write(complaints.Bytes())
-		err = fmt.Errorf("%s: %s: %w\n%s", where, strings.Join(argv, " "), err, out.String())
+		err = fmt.Errorf("%s: %s: %w\n%s", where, strings.Join(argv, " "), err, out.Text(err))
 	}
-	return out.String(), err
+	return out.Text(err), err
 }

@@ -159,3 +159,21 @@ func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
 	}
 	return nil
 }
+
+// OVSWaited is how long the main thread of a node's ovs-vswitchd, which forwards packets on the userspace datapath, has
+// been ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's
+// datapath, whose packets do not wait for it.
+func (l *Lab) OVSWaited(ctx context.Context, node string) (time.Duration, error) {
+	if l.Datapath() == vswitch.System {
+		return 0, nil
+	}
+	out, err := l.NodeExec(ctx, node, "sh", "-c", "cat /proc/$(cat /run/openvswitch/ovs-vswitchd.pid)/schedstat")
+	if err != nil {
+		return 0, err
+	}
+	var ran, waits int64
+	if _, err := fmt.Sscan(out, &ran, &waits); err != nil {
+		return 0, fmt.Errorf("reading schedstat %q of %s: %w", out, node, err)
+	}
+	return time.Duration(waits), nil
+}
