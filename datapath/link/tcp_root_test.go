@@ -63,7 +63,7 @@ func transfer(from, to *nstest.NS, address string, limit time.Duration) (n int64
 	}
 	defer l.Close()
 	var conn net.Conn
-	dial := func() (err error) { conn, err = net.DialTimeout("tcp", address, time.Minute); return err }
+	dial := func() (err error) { conn, err = net.DialTimeout("tcp", address, limit); return err }
 	if err := from.Do(dial); err != nil {
 		return 0, err
 	}
