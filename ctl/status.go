@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ctl/agents"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
@@ -144,7 +145,7 @@ func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
 		return "ovsdb-server runs, ovs-vswitchd does not answer: " + err.Error()
 	}
 	sw.Close()
-	version, err := nodestate.OVSVersion(ctx, cfg)
+	version, err := vswitchd.Version(ctx, cfg.OVSRunDir)
 	if err != nil {
 		version = "unknown"
 	}

@@ -12,9 +12,9 @@
 //	63      48 47   40 39   32 31                      0
 //	[  "fl"  ] [ kind ] [  0  ] [ hash of match, actions ]
 //
-// The kind (base, gateway, pod, peer, uplink, service) is for people who read a dump. The hash tells a dump's reader
-// that a flow was altered, but not surely, as a third party's mod-flows keeps the cookie; a resync compares the
-// actions.
+// The kind (base, gateway, pod, peer, uplink, service, those of policies, renewal) is for people who read a dump. The
+// hash tells a dump's reader that a flow was altered, but not surely, as a third party's mod-flows keeps the cookie; a
+// resync compares the actions.
 //
 // # Adding a field or an action
 //

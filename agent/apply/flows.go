@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
@@ -190,7 +191,7 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 	case err != nil:
 		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd does not answer: %w", err)}
 	}
-	if f.datapath == api.DatapathNetdev {
+	if version, _ := vswitchd.Version(ctx, f.runDir); f.datapath == api.DatapathNetdev && renewal.Needed(version) {
 		sw.RenewWith(renewal.Flows)
 	}
 	return sw, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,19 @@ func Appctl(ctx context.Context, runDir, command string, args ...string) (string
 		return "", fmt.Errorf("ovs-appctl %s: %w", command, err)
 	}
 	return text, nil
+}
+
+// Version is that of the ovs-vswitchd that runs, such as 3.1.0.
+func Version(ctx context.Context, runDir string) (string, error) {
+	text, err := Appctl(ctx, runDir, "version")
+	if err != nil {
+		return "", err
+	}
+	words := strings.Fields(text) // ovs-vswitchd (Open vSwitch) 3.1.0
+	if len(words) == 0 {
+		return "", errors.New("ovs-vswitchd does not say its version")
+	}
+	return words[len(words)-1], nil
 }
 
 // Hangs reports whether an ovs-vswitchd runs, and takes commands without answering: it was stopped, waits for a disk,

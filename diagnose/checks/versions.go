@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
-	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/diagnose/versions"
 )
@@ -25,7 +25,7 @@ func (o Options) versions(ctx context.Context) ([]report.Finding, error) {
 
 // version finds an Open vSwitch that is too old. One that does not answer is another finding.
 func (n *NodeProbe) version(ctx context.Context) []report.Finding {
-	version, err := nodestate.OVSVersion(ctx, n.Config)
+	version, err := vswitchd.Version(ctx, n.Config.OVSRunDir)
 	if err != nil {
 		return nil
 	}

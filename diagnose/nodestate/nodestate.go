@@ -24,7 +24,6 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -87,19 +86,6 @@ func ask(ctx context.Context, cfg api.AgentConfig, method, path string) (
 		return nil, 0, where, fmt.Errorf("the agent at %s: %w", where, err)
 	}
 	return body, resp.StatusCode, where, nil
-}
-
-// OVSVersion is the version of the ovs-vswitchd that runs, such as 3.1.0.
-func OVSVersion(ctx context.Context, cfg api.AgentConfig) (string, error) {
-	text, err := vswitchd.Appctl(ctx, cfg.OVSRunDir, "version")
-	if err != nil {
-		return "", err
-	}
-	words := strings.Fields(text)
-	if len(words) == 0 {
-		return "", errors.New("ovs-vswitchd does not say its version")
-	}
-	return words[len(words)-1], nil
 }
 
 // short is an error without the URL, and in words for common ones.

@@ -10,6 +10,8 @@
 // table, and each in which a packet goes on after conntrack, has a flow that matches a bit of the packet's mark, and
 // with each change another bit. No packet has a mark in the userspace datapath, so the flow takes none.
 //
+// Versions for which [Needed] is false have none of these flows.
+//
 // Not covered are megaflows that look at no table: those of a group that chooses by the datapath's hash, and of other
 // bridges. They overlap only when a Service has lost half of its endpoints, or a MAC address has moved.
 package renewal
