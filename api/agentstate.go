@@ -78,6 +78,34 @@ type ReachPath struct {
 	Echo     string `json:"echo,omitempty"`
 	FullEcho string `json:"fullEcho,omitempty"`
 	EndEcho  string `json:"endEcho,omitempty"`
+	// Tap is what was seen of its packets on this node's interfaces while it failed.
+	Tap ReachTap `json:"tap,omitzero"`
+}
+
+// ReachTap is a look at the packets of a path on all interfaces of this node; the zero value: there was none.
+type ReachTap struct {
+	// Began is when, and Sent how many packets this node's end has sent meanwhile.
+	Began time.Time `json:"began,omitzero"`
+	Sent  int       `json:"sent"`
+	// Left are packets to the other node that left by an interface, LeftBy, and LeftFull those of full size.
+	Left     int    `json:"left"`
+	LeftFull int    `json:"leftFull"`
+	LeftBy   string `json:"leftBy,omitempty"`
+	// Inside: that interface passes them to another one, which was not seen to send them: a bridge, VLAN, bond or tap
+	// device.
+	Inside bool `json:"inside,omitempty"`
+	// Arrived are packets from the other node that arrived at an interface, ArrivedBy, and ArrivedFull those of full size.
+	Arrived     int    `json:"arrived"`
+	ArrivedFull int    `json:"arrivedFull"`
+	ArrivedBy   string `json:"arrivedBy,omitempty"`
+	// Source is the address that those have which arrived in a tunnel, if it is not that of the other node.
+	Source string `json:"source,omitempty"`
+	// Unheld is an address of this node's Node that no interface has.
+	Unheld string `json:"unheld,omitempty"`
+	// NoRoute is why the kernel does not forward packets to the other node, and Filtered why it does not forward those
+	// from there.
+	NoRoute  string `json:"noRoute,omitempty"`
+	Filtered string `json:"filtered,omitempty"`
 }
 
 // ReachFinding is a path between pods here and those of another node that does not work.

@@ -113,6 +113,7 @@ func notReached(own string, report *api.AgentReach) map[string]unreached {
 
 // isHere reports whether a cause is one of this node, or of all its paths.
 func isHere(c reach.Cause) bool {
-	here := []reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall}
+	here := []reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall,
+		reach.CauseDropped, reach.CauseRoute, reach.CauseAddress}
 	return slices.Contains(here, c)
 }

@@ -41,7 +41,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 			return from.number != x || to.number != y || full && !isFull
 		}
 	}
-	between := func(full bool) func(from, to *simulated, isFull bool) bool {
+	both := func(full bool) func(from, to *simulated, isFull bool) bool {
 		return func(from, to *simulated, isFull bool) bool {
 			return from.number+to.number != 1 || full && !isFull
 		}
@@ -49,45 +49,62 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 	of := func(node int) func(from, to *simulated, isFull bool) bool {
 		return func(from, to *simulated, _ bool) bool { return from.number != node && to.number != node }
 	}
+	at := func(p place) func(from, to *simulated) place {
+		return func(_, _ *simulated) place { return p }
+	}
 	const works = "works  "
 	for _, c := range []struct {
 		name          string
 		passes, pings func(from, to *simulated, full bool) bool
 		drops         func(at, peer *simulated) (in, out string)
+		place         func(from, to *simulated) place
 		dead, hung    bool // node01's agent
 		there, back   string
 	}{
 		{name: "all is well", there: works, back: works},
-		{name: "dropped on the way there", passes: only(0, 1, false), there: "fails not-found ", back: works},
+		{name: "dropped on the way there", passes: only(0, 1, false), there: "fails between ", back: works},
 		{name: "dropped on the way there, and so is ping", passes: only(0, 1, false), pings: only(0, 1, false),
+			there: "fails between ", back: works},
+		{name: "dropped in both directions", passes: both(false), there: "fails between ", back: "fails between "},
+		{name: "dropped by node00", passes: only(0, 1, false), place: at(atSender), there: "fails dropped node00", back: works},
+		{name: "not sent by node00, nor is a ping answered", passes: only(0, 1, false), pings: only(0, 1, false), place: at(atSender),
 			there: "fails not-found ", back: works},
-		{name: "dropped in both directions", passes: between(false), there: "fails not-found ", back: "fails not-found "},
-		{name: "the underlay between", passes: between(false), pings: between(false), there: "fails underlay ", back: "fails underlay "},
+		{name: "dropped by node01", passes: only(0, 1, false), place: at(atReceiver), there: "fails dropped node01", back: works},
+		{name: "dropped by the receivers", passes: both(false), place: at(atReceiver), there: "fails dropped node01",
+			back: "fails dropped node00"},
+		{name: "translated", passes: only(0, 1, false), place: at(translated), there: "fails source ", back: works},
+		{name: "an address that node01 has not", passes: only(0, 1, false), pings: only(0, 1, false), place: at(unheld),
+			there: "fails address node01", back: works},
+		{name: "full-size packets dropped by node01", passes: only(0, 1, true), place: at(atReceiver),
+			there: "narrow dropped node01", back: works},
+		{name: "full-size packets dropped by node00", passes: only(0, 1, true), place: at(atSender),
+			there: "narrow dropped node00", back: works},
+		{name: "the underlay between", passes: both(false), pings: both(false), there: "fails underlay ", back: "fails underlay "},
 		{name: "node01 drops what comes", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
 			return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
 		}, there: "fails firewall node01", back: works},
 		{name: "node00 drops what leaves", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
 			return "", map[bool]string{true: "rule 5"}[at.number == 0 && peer.number == 1]
 		}, there: "fails firewall node00", back: works},
-		{name: "node01 drops both", passes: between(false), drops: func(at, peer *simulated) (string, string) {
+		{name: "node01 drops both", passes: both(false), drops: func(at, peer *simulated) (string, string) {
 			rule := map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0]
 			return rule, rule
 		}, there: "fails firewall node01", back: "fails firewall node01"},
-		{name: "node01 drops what comes, something else the rest", passes: between(false),
+		{name: "node01 drops what comes, something else the rest", passes: both(false),
 			drops: func(at, peer *simulated) (string, string) {
 				return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
-			}, there: "fails firewall node01", back: "fails not-found "},
+			}, there: "fails firewall node01", back: "fails between "},
 		{name: "node01 is cut off", passes: of(1), pings: of(1), there: "fails cut-off node01", back: "fails cut-off node01"},
-		// What leaves node01 is known only not to arrive.
-		{name: "node01's tunnel is blocked", passes: of(1), there: "fails blocked node01", back: "fails not-found "},
+		// What leaves node01 is known not to arrive.
+		{name: "node01's tunnel is blocked", passes: of(1), there: "fails blocked node01", back: "fails between "},
 		{name: "an MTU there", passes: only(0, 1, true), pings: only(0, 1, true), there: "narrow mtu ", back: works},
-		{name: "an MTU in both directions", passes: between(true), pings: between(true), there: "narrow mtu ", back: "narrow mtu "},
-		{name: "full-size packets, and ping passes", passes: between(true), there: "narrow not-found ", back: "narrow not-found "},
+		{name: "an MTU in both directions", passes: both(true), pings: both(true), there: "narrow mtu ", back: "narrow mtu "},
+		{name: "full-size packets, and ping passes", passes: both(true), there: "narrow between ", back: "narrow between "},
 		{name: "a dead agent", dead: true, there: "works agent-away node01", back: "works agent-away node01"},
-		{name: "a dead agent behind a path that fails", dead: true, passes: between(false), there: "unknown agent-away node01",
+		{name: "a dead agent behind a path that fails", dead: true, passes: both(false), there: "unknown agent-away node01",
 			back: "unknown agent-away node01"},
 		{name: "an agent that hangs", hung: true, there: "works agent-away node01", back: "works agent-away node01"},
-		{name: "a dead agent, and a firewall here", dead: true, passes: between(false),
+		{name: "a dead agent, and a firewall here", dead: true, passes: both(false),
 			drops: func(at, peer *simulated) (string, string) {
 				return map[bool]string{true: "rule 5"}[at.number == 0 && peer.number == 1], ""
 			}, there: "unknown agent-away node01", back: "fails firewall node00"},
@@ -100,7 +117,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 		if c.pings != nil {
 			w.pings = c.pings
 		}
-		w.drops, w.nodes[1].dead, w.nodes[1].hung = c.drops, c.dead, c.hung
+		w.drops, w.place, w.nodes[1].dead, w.nodes[1].hung = c.drops, c.place, c.dead, c.hung
 		w.run(3 * time.Minute)
 		got, ways := w.ways(w.nodes[0], w.nodes[1])
 		if !slices.Equal(got, []string{c.there, c.back}) {

@@ -66,6 +66,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	}
 	counts := t.count(now)
 	for _, p := range t.queue {
+		t.observe(p, now)
 		t.judge(p, counts, now)
 	}
 	t.tell(now)
@@ -111,6 +112,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e := p.evidence
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
+	e.Tap = p.looked.seen
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
 	tunnelled := wayOf(s, to).tunnelled
@@ -222,7 +224,8 @@ func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
 		tunnel = kind + ", " + e.Tunnel
 	}
 	return api.ReachPath{ReachFinding: f, State: state, Refused: e.State.Refused, DropsIn: e.DropsIn, DropsOut: e.DropsOut,
-		NoTunnel: e.NoTunnel, Tunnel: tunnel, Echo: string(e.Echo), FullEcho: string(e.FullEcho), EndEcho: string(e.EndEcho)}
+		NoTunnel: e.NoTunnel, Tunnel: tunnel, Echo: string(e.Echo), FullEcho: string(e.FullEcho), EndEcho: string(e.EndEcho),
+		Tap: e.Tap}
 }
 
 // examined takes in evidence. Whether a node answers is about all paths to it.

@@ -34,8 +34,64 @@ type world struct {
 	passes, pings func(from, to *simulated, full bool) bool
 	// drops is what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
+	// place is where packets end that do not pass; nil: between the nodes.
+	place func(from, to *simulated) place
+	taps  map[*simTap]bool
 	// told are all findings that any agent told, as "node peer cause", and how often its report had each.
 	told map[string]int
+}
+
+// place is where packets end that do not pass.
+type place int
+
+const (
+	between place = iota
+	atSender
+	atReceiver
+	translated // at the receiver, with another source address
+	unheld     // between, as the receiver has not the address of its Node
+)
+
+// simTap is a look at packets from at to peer, and from peer to at.
+type simTap struct {
+	world    *world
+	at, peer *simulated
+	seen     api.ReachTap
+}
+
+func (s *simulated) tap(_ *status.Status, to path) tap {
+	t := &simTap{world: s.world, at: s, peer: s.world.byAddr[to.addr]}
+	s.world.taps[t] = true
+	return t
+}
+
+func (t *simTap) end() (api.ReachTap, bool) {
+	delete(t.world.taps, t)
+	t.seen.LeftBy, t.seen.ArrivedBy = "eth0", "eth0"
+	if t.world.place != nil && t.world.place(t.peer, t.at) == unheld {
+		t.seen.Unheld = "192.0.2.1"
+	}
+	return t.seen, true
+}
+
+// tapped has the looks of both ends see a packet.
+func (w *world) tapped(from, to *simulated, full, passes bool) {
+	place := between
+	if w.place != nil {
+		place = w.place(from, to)
+	}
+	one := map[bool]int{true: 1}
+	for t := range w.taps {
+		switch {
+		case t.at == from && t.peer == to && (passes || place != atSender):
+			t.seen.Left, t.seen.LeftFull = t.seen.Left+1, t.seen.LeftFull+one[full]
+		case t.at == to && t.peer == from && (passes || place == atReceiver || place == translated):
+			t.seen.Arrived, t.seen.ArrivedFull = t.seen.Arrived+1, t.seen.ArrivedFull+one[full]
+			if place == translated {
+				t.seen.Source = "192.0.2.9"
+			}
+		}
+	}
 }
 
 // simulated is a node with an agent.
@@ -59,7 +115,7 @@ func always(_, _ *simulated, _ bool) bool { return true }
 // newWorld is a healthy cluster of n nodes.
 func newWorld(n int) *world {
 	w := &world{now: time.Unix(1e9, 0), byAddr: map[netip.Addr]*simulated{}, random: rand.New(rand.NewPCG(1, 2)),
-		passes: always, pings: always, told: map[string]int{}}
+		passes: always, pings: always, taps: map[*simTap]bool{}, told: map[string]int{}}
 	var peers []desired.Peer
 	for i := range n {
 		podCIDR := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i), 0}), 24)
@@ -84,7 +140,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
 	s.dial = func(_, to netip.Addr) (socket, error) { return &wireless{from: s, to: s.world.byAddr[to]}, nil }
-	s.talk.examine = s.examine
+	s.talk.examine, s.talk.open = s.examine, s.tap
 	s.dead = false
 	s.choose(s.world.now.Add(s.ahead))
 }
@@ -100,6 +156,9 @@ type wireless struct {
 func (c *wireless) Write(b []byte) (int, error) {
 	w := c.from.world
 	p, err := pure.Parse(b)
+	if err == nil {
+		w.tapped(c.from, c.to, p.Full, w.passes(c.from, c.to, p.Full))
+	}
 	switch {
 	case err != nil:
 		return 0, err

@@ -46,16 +46,16 @@ type peer struct {
 	pure.Link
 	conn socket // nil before the first packet
 	watch
+	looked
 }
 
 // talk is what an end says and hears. One goroutine has it.
 type talk struct {
 	*Prober
 	end
-	dial    func(from, to netip.Addr) (socket, error)
-	examine func(ctx context.Context, s *status.Status, paths []path) []examined
-	heard   chan heard
-	done    chan []examined
+	network
+	heard chan heard
+	done  chan []examined
 
 	problem string                // why no node is asked
 	nodes   []desired.Peer        // all, by name
@@ -68,10 +68,19 @@ type talk struct {
 	busy    bool // evidence is being collected
 }
 
+// network is what a talk does with the node's network: it opens sockets to other ends, collects evidence about paths,
+// and begins looks at their packets.
+type network struct {
+	dial    func(from, to netip.Addr) (socket, error)
+	examine func(ctx context.Context, s *status.Status, paths []path) []examined
+	open    func(s *status.Status, to path) tap
+}
+
 func newTalk(p *Prober, e end) *talk {
 	looks := &examiner{cfg: p.Config, netns: e.netns}
-	return &talk{Prober: p, end: e, dial: dial, examine: looks.examine, heard: make(chan heard, 256),
-		done: make(chan []examined, 1), peers: map[path]*peer{}}
+	t := &talk{Prober: p, end: e, heard: make(chan heard, 256), done: make(chan []examined, 1), peers: map[path]*peer{}}
+	t.network = network{dial, looks.examine, t.openTap}
+	return t
 }
 
 // run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
@@ -135,8 +144,8 @@ func (t *talk) choose(now time.Time) {
 	}
 	maps.DeleteFunc(t.peers, func(p path, known *peer) bool {
 		gone := !slices.Contains(t.queue, p)
-		if gone && known.conn != nil {
-			known.conn.Close()
+		if gone {
+			known.close()
 		}
 		return gone
 	})
@@ -293,8 +302,14 @@ func (t *talk) leave() {
 		t.send(to, time.Now(), true)
 	}
 	for _, p := range t.peers {
-		if p.conn != nil {
-			p.conn.Close()
-		}
+		p.close()
 	}
+}
+
+// close ends what goes on about a path.
+func (p *peer) close() {
+	if p.conn != nil {
+		p.conn.Close()
+	}
+	p.forget(pure.State{})
 }

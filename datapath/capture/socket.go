@@ -30,11 +30,13 @@ type Frame struct {
 	// Data is the frame with its VLAN tag, or its beginning; Length is the frame's, in bytes.
 	Data   []byte
 	Length int
-	// Outgoing: the node has sent it.
-	Outgoing bool
+	// Outgoing: the node has sent it. ToHost: it came, and is for the MAC address of its interface.
+	Outgoing, ToHost bool
+	// Index is of the interface.
+	Index int
 }
 
-// Socket captures from one interface.
+// Socket captures from one interface, or from all.
 type Socket struct {
 	file    *os.File
 	raw     syscall.RawConn
@@ -55,9 +57,17 @@ func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
 	if len(device.HardwareAddr) != 6 {
 		return nil, fmt.Errorf("interface %s is not an Ethernet interface", ifName)
 	}
+	return open(device, f, snapLen)
+}
+
+// OpenAll is Open for all interfaces: a frame that passes several is seen on each. Of those that are not Ethernet
+// interfaces it may take what is none of the filter's.
+func OpenAll(f Filter, snapLen int) (*Socket, error) { return open(&net.Interface{Name: "any"}, f, snapLen) }
+
+func open(device *net.Interface, f Filter, snapLen int) (*Socket, error) {
 	filter, err := f.assemble(uint32(snapLen))
 	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", ifName, err)
+		return nil, fmt.Errorf("interface %s: %w", device.Name, err)
 	}
 	file, err := packetsocket.Open(device, filter)
 	if err != nil {
@@ -70,7 +80,7 @@ func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("packet socket on %s: %w", ifName, err)
+		return nil, fmt.Errorf("packet socket on %s: %w", device.Name, err)
 	}
 	return s, nil
 }
@@ -159,7 +169,7 @@ func (s *Socket) receive(fd int) (Frame, error) {
 	n = min(n, len(s.buffer))
 	f := Frame{Length: n}
 	if at, ok := from.(*unix.SockaddrLinklayer); ok {
-		f.Outgoing = at.Pkttype == unix.PACKET_OUTGOING
+		f.Outgoing, f.ToHost, f.Index = at.Pkttype == unix.PACKET_OUTGOING, at.Pkttype == unix.PACKET_HOST, at.Ifindex
 	}
 	var tag []byte
 	messages, err := unix.ParseSocketControlMessage(s.control[:controlLen])

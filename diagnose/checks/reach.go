@@ -67,6 +67,17 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	case reach.CauseBlocked:
 		return report.Remedy{Text: "See what opens the tunnel on this node, and which network policies, security groups or access lists " +
 			"of the underlay are between the nodes", Commands: []string{"fairleadctl doctor firewall"}}
+	case reach.CauseRoute:
+		return report.Remedy{Text: "Correct the route or the filter on this node", Commands: []string{"ip rule; ip route show table all"}}
+	case reach.CauseAddress:
+		return report.Remedy{Text: "Give this node the address of its Node, or its Node this node's address (kubelet's --node-ip)",
+			Commands: []string{"ip addr"}}
+	case reach.CauseSource:
+		return report.Remedy{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
+			"come from the addresses of the Nodes"}
+	case reach.CauseDropped:
+		return report.Remedy{Text: "See what this node's firewall drops, and which packets the tables of Open vSwitch drop",
+			Commands: []string{"fairleadctl doctor firewall", "nft list ruleset"}}
 	case reach.CauseFirewall:
 		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
 	}

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -197,6 +198,9 @@ func (p between) cause() (c Cause, at, text string) {
 	case p.state() == Fails:
 		return p.failure()
 	case p.state() == Narrow && p.refutesMTU():
+		if c, at, text = p.tapped(true); c != CauseNone {
+			return c, at, "small packets pass; of the others, " + text
+		}
 		return CauseNotFound, "", "small packets pass; what drops the others was not found out"
 	case p.state() == Narrow:
 		return CauseMTU, "", "small packets pass, and the underlay between the nodes does not pass packets of full size either: " +
@@ -236,21 +240,54 @@ func (p between) silence() (c Cause, at, text string) {
 		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it asks, neither their pods nor their own addresses: "+
 			"it is cut off, by itself or by the underlay next to it", node)
 	}
+	c, at, text = p.tapped(false)
 	switch {
 	case x == CauseAlone && y != CauseAlone && p.backFail:
 		return cutOff(p.x.Node)
 	case y == CauseAlone && x != CauseAlone && p.backFail:
 		return cutOff(p.y.Node)
+	case c != CauseNone && c != CauseBetween:
+		return c, at, text
 	case y == CauseBlocked && x != CauseBlocked:
 		return CauseBlocked, p.y.Node, fmt.Sprintf("node %s hears no pods of any node that it asks, though nodes answer ping: what carries "+
 			"pods' packets may be blocked on node %s or next to it", p.y.Node, p.y.Node)
 	case y == CauseBlocked:
 		return CauseBlocked, "", "neither node hears pods of any node that it asks, though nodes answer ping: what carries pods' packets " +
 			"may be blocked between the nodes"
-	case p.backFail && p.unpinged() && (slices.Contains(underlay, x) || slices.Contains(underlay, y)):
+	case p.backFail && p.unpinged() && (c == CauseBetween || slices.Contains(underlay, x) || slices.Contains(underlay, y)):
 		return CauseUnderlay, "", "neither pods nor the nodes' own addresses answer each other: the underlay between the nodes passes neither"
+	case c != CauseNone:
+		return c, at, text
 	}
 	return CauseNotFound, "", "what drops the packets was not found out"
+}
+
+// tapped is where packets of the direction end, as both ends have looked at their interfaces.
+func (p between) tapped(full bool) (c Cause, at, text string) {
+	if c, text = held("node "+p.x.Node, p.px.Tap, full, Answer(p.px.Echo)); c != CauseNone {
+		return c, p.x.Node, text
+	}
+	switch c, text = lost("node "+p.y.Node, p.py.Tap, full); {
+	case c == CauseSource && p.px.Tap.Unheld != "":
+		return CauseAddress, p.x.Node, fmt.Sprintf("no interface of node %s has %s, the address of its Node; its packets come from %s",
+			p.x.Node, p.px.Tap.Unheld, p.py.Tap.Source)
+	case c == CauseSource:
+		return c, "", text
+	case c != CauseNone:
+		return c, p.y.Node, text
+	case !leaves(p.px.Tap, full) || !absent(p.py.Tap, full):
+		return CauseNone, "", ""
+	}
+	carrier := cmp.Or(p.px.Tunnel, "packets with pods' addresses")
+	text = fmt.Sprintf("they leave node %s by %s, and do not arrive at any interface of node %s: something between the nodes drops them (%s)",
+		p.x.Node, p.px.Tap.LeftBy, p.y.Node, carrier)
+	switch pings := []Answer{Answer(p.px.Echo), Answer(p.py.Echo)}; {
+	case slices.Contains(pings, Answered):
+		return CauseBetween, "", text + ", though it passes ping"
+	case !slices.Contains(pings, NotHeard): // it may pass nothing at all
+		return CauseNone, "", ""
+	}
+	return CauseBetween, "", text
 }
 
 // unpinged reports whether a ping of the other's address was sent and none was answered.

@@ -103,6 +103,12 @@ func age(at, now time.Time) time.Duration {
 	return max(0, now.Sub(at))
 }
 
+// Sent is how many packets were sent to the peer.
+func (l *Link) Sent() uint32 { return l.seq }
+
+// Pace is how often packets are sent: that end whose are fewer.
+func (l *Link) Pace() time.Duration { return max(l.pace(), l.Interval) }
+
 // Receive takes in a packet of the peer.
 func (l *Link) Receive(p Packet, now time.Time) {
 	if l.seq > 0 && l.paused(now) {

@@ -3,6 +3,8 @@ package reach
 import (
 	"fmt"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Answer is what became of a question.
@@ -42,6 +44,8 @@ type Evidence struct {
 	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
 	// nothing that could be found.
 	DropsIn, DropsOut string
+	// Tap is what was seen of the path's packets on this node's interfaces since it is in this State.
+	Tap api.ReachTap
 }
 
 // PodsPass reports whether a ping that pods could send was answered: pods' packets pass in both directions.
@@ -82,9 +86,16 @@ const (
 	CauseFirewall  Cause = "firewall"
 	// CauseTunnelDiffers is known only to both ends together.
 	CauseTunnelDiffers Cause = "tunnel-differs"
-	CauseMTU           Cause = "mtu"
-	CauseLossy         Cause = "lossy"
-	CauseNotFound      Cause = "not-found"
+	// CauseDropped: a node drops them, between its interfaces and its pods. CauseBetween is known only to both ends
+	// together: they leave the one and do not arrive at the other.
+	CauseDropped  Cause = "dropped"
+	CauseBetween  Cause = "between"
+	CauseSource   Cause = "source"
+	CauseRoute    Cause = "route"
+	CauseAddress  Cause = "address"
+	CauseMTU      Cause = "mtu"
+	CauseLossy    Cause = "lossy"
+	CauseNotFound Cause = "not-found"
 )
 
 // Verdict is what the evidence says.
@@ -102,6 +113,7 @@ type Verdict struct {
 func Judge(e Evidence) Verdict {
 	s := e.State
 	v := Verdict{Seen: e.seen()}
+	ends, why := e.ends()
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
@@ -113,6 +125,8 @@ func Judge(e Evidence) Verdict {
 		v.Cause, v.Broken, v.Text = CauseNoTunnel, true, e.broken()+": "+e.NoTunnel
 	case e.dropped() != "":
 		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.dropped()
+	case ends != CauseNone:
+		v.Cause, v.Broken, v.Text = ends, true, e.broken()+": "+why
 	case s.From == Fails && s.To == Unknown:
 		return e.unheard(v)
 	case s.From == Fails || s.To == Fails:
@@ -167,6 +181,19 @@ func (e Evidence) dropped() string {
 		return e.DropsOut
 	}
 	return ""
+}
+
+// ends is at which end of the path packets are dropped, as this node alone can know.
+func (e Evidence) ends() (c Cause, why string) {
+	if e.State.From == Fails || e.State.From == Narrow {
+		if c, why = lost("this node", e.Tap, e.State.From == Narrow); c != CauseNone {
+			return c, why
+		}
+	}
+	if e.State.To == Fails || e.State.To == Narrow {
+		c, why = held("this node", e.Tap, e.State.To == Narrow, e.Echo)
+	}
+	return c, why
 }
 
 // blocked reports whether of several nodes none is heard, though this one's own address answers. Where the packets are
@@ -246,5 +273,5 @@ func (e Evidence) seen() (out []string) {
 	if lost := s.LostFrom + s.LostTo; lost > 0 {
 		out = append(out, fmt.Sprintf("of 32 packets %d were lost from there, %d to there", s.LostFrom, s.LostTo))
 	}
-	return out
+	return append(out, tapSeen(e.Tap, e.Node)...)
 }

@@ -51,10 +51,10 @@ func TestRootProbe(t *testing.T) {
 	ways := []brokenPath{
 		{"the tunnel from node1 to node2", "underlay", "bridge", "forward", "ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081",
 			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods here to pods of node node2",
-			[2]string{"fails not-found ", "works  "}},
+			[2]string{"fails between ", "works  "}},
 		{"the tunnel in both directions", "underlay", "bridge", "forward", "udp dport 6081",
 			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods of node node2 to pods here",
-			[2]string{"fails not-found ", "fails not-found "}},
+			[2]string{"fails between ", "fails between "}},
 	}
 	if ovstest.UnderTest(t) == ovstest.System { // the other datapath's tunnel does not meet the host's netfilter
 		ways = append(ways, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
@@ -64,7 +64,7 @@ func TestRootProbe(t *testing.T) {
 	if os.Getenv("FAIRLEAD_TEST_LONG") != "" { // 15 intervals
 		ways = append(ways, brokenPath{"full-size packets", "underlay", "bridge", "forward", "udp dport 6081 udp length > 1300",
 			[2]string{"narrow narrow", "narrow narrow"}, [2]string{"not-found", "not-found"}, "small packets pass",
-			[2]string{"narrow not-found ", "narrow not-found "}})
+			[2]string{"narrow between ", "narrow between "}})
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) { c.tellsBroken(t, way) })

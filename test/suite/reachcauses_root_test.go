@@ -47,44 +47,48 @@ func lost(at, family, hook, match string, f faulty) faulty {
 const ways12, ways34 = "ip saddr 192.168.77.11 ip daddr 192.168.78.12 ", "ip saddr 192.168.77.13 ip daddr 192.168.78.14 "
 
 // rightWithin is how long the right cause is waited for, where none that is wrong is named.
-const rightWithin = 20 * time.Second
+const rightWithin = 40 * time.Second
 
 // separate are faults of different pairs of nodes, at a time each list.
 func separate() [][]faulty {
 	hub := underlay.Hub
-	notFound := "fails not-found"
+	between, dropped := "fails between", []string{"dropped"}
 	both34 := "ip saddr { 192.168.77.13, 192.168.78.14 } ip daddr { 192.168.77.13, 192.168.78.14 } "
 	return [][]faulty{{
 		lost(hub, "bridge", "forward", ways12+"udp dport 6081",
-			faulty{name: "the tunnel one way", from: "node1", to: "node2", there: notFound, back: "works"}),
+			faulty{name: "the tunnel one way", from: "node1", to: "node2", there: between, back: "works"}),
 		lost(hub, "bridge", "forward", both34+"udp dport 6081",
-			faulty{name: "the tunnel both ways", from: "node3", to: "node4", there: notFound, back: notFound}),
+			faulty{name: "the tunnel both ways", from: "node3", to: "node4", there: between, back: between}),
 		lost("node3", "inet", "forward", "ip saddr 10.77.1.0/24",
-			faulty{name: "dropped by the receiver", from: "node1", to: "node3", there: notFound, back: "works", family: "IPv4"}),
+			faulty{name: "dropped by the receiver", from: "node1", to: "node3", there: "fails dropped", back: "works", family: "IPv4",
+				alone: dropped}),
 		lost(hub, "bridge", "forward", "ip6 saddr fd77:0:0:2::/64 ip6 daddr fd77:0:0:4::/64",
-			faulty{name: "IPv6 alone", from: "node2", to: "node4", there: notFound, back: "works", family: "IPv6"}),
+			faulty{name: "IPv6 alone", from: "node2", to: "node4", there: between, back: "works", family: "IPv6"}),
 	}, {
 		lost(hub, "bridge", "forward", ways12,
-			faulty{name: "everything one way", from: "node1", to: "node2", there: notFound, back: "works", alone: []string{"underlay"}}),
+			faulty{name: "everything one way", from: "node1", to: "node2", there: between, back: "works", alone: []string{"underlay"}}),
 		lost(hub, "bridge", "forward", both34, faulty{name: "everything both ways", from: "node3", to: "node4",
 			there: "fails underlay", back: "fails underlay", alone: []string{"underlay"}}),
 		lost("node1", "inet", "forward", "ip daddr 10.77.3.0/24",
-			faulty{name: "dropped by the sender", from: "node1", to: "node3", there: notFound, back: "works", family: "IPv4"}),
-		{name: "another's route, and rp_filter", at: "node4", from: "node2", to: "node4", there: notFound, back: notFound, family: "IPv4",
+			faulty{name: "dropped by the sender", from: "node1", to: "node3", there: "fails dropped", back: "works", family: "IPv4",
+				alone: dropped}),
+		{name: "another's route, and rp_filter", at: "node4", from: "node2", to: "node4", there: "fails route", back: "fails route", family: "IPv4",
+			alone: []string{"route"},
 			begin: "ip rule add pref 50 to 10.77.2.0/24 blackhole; sysctl -qw net.ipv4.conf.all.rp_filter=1",
 			end:   "ip rule del pref 50; sysctl -qw net.ipv4.conf.all.rp_filter=0"},
 	}, {
 		lost(hub, "bridge", "forward", ways12+"ip length > 1400",
 			faulty{name: "an MTU of the underlay", from: "node1", to: "node2", there: "narrow mtu", back: "works", alone: []string{"mtu"}}),
 		lost(hub, "bridge", "forward", ways34+"udp dport 6081 ip length > 1400",
-			faulty{name: "full-size packets of the tunnel", from: "node3", to: "node4", there: "narrow not-found", back: "works"}),
+			faulty{name: "full-size packets of the tunnel", from: "node3", to: "node4", there: "narrow between", back: "works"}),
 		lost(hub, "bridge", "forward", "ether saddr 02:77:00:00:00:01 ether daddr 02:77:00:00:00:03 ip length > 1400",
 			faulty{name: "an MTU without a tunnel", from: "node1", to: "node3", there: "narrow mtu", back: "works", family: "IPv4",
 				alone: []string{"mtu"}}),
 	}, {
 		lost(hub, "bridge", "forward", ways12+"udp dport 6081 numgen random mod 10 < 4",
 			faulty{name: "loss", from: "node1", to: "node2", there: "lossy lossy", back: "works", alone: []string{"lossy"}}),
-		{name: "another source address", at: underlay.Outside, from: "node3", to: "node4", there: notFound, back: "works",
+		{name: "another source address", at: underlay.Outside, from: "node3", to: "node4", there: "fails source", back: "works",
+			alone: []string{"source"},
 			begin: "nft add table ip faked; nft 'add chain ip faked c { type nat hook postrouting priority srcnat; }'; " +
 				"nft add rule ip faked c " + ways34 + "udp dport 6081 snat to 192.168.78.1; conntrack -F 2>/dev/null || true",
 			end: "nft delete table ip faked; conntrack -F 2>/dev/null || true"},
@@ -92,11 +96,12 @@ func separate() [][]faulty {
 }
 
 // Faults of the ways between nodes are found, in the direction and the family that they are about, and the cause that
-// is named is right or is not found out, as both ends know it together and as each does alone. Of other ways nothing is
-// reported.
+// is named is right, of one in twenty at most it is not found out, as both ends know it together; what each names alone
+// is right as well. Of other ways nothing is reported.
 func TestRootReachCauses(t *testing.T) {
 	ovstest.UserspaceOnly(t, "TestRootProbe has the kernel's firewall, and a guest is too slow for so many nodes")
-	c := up(t, lab.Options{Nodes: 4, Subnets: 2, RoutePods: true, Config: []byte("trafficEncapMode: hybrid\nreachability: probe\n")})
+	c := &causes{cluster: up(t, lab.Options{Nodes: 4, Subnets: 2, RoutePods: true,
+		Config: []byte("trafficEncapMode: hybrid\nreachability: probe\n")})}
 	c.allReached(t, "at the start")
 	for _, at := range separate() {
 		c.named(t, at...)
@@ -104,6 +109,16 @@ func TestRootReachCauses(t *testing.T) {
 	c.differentTunnel(t)
 	c.nodeFaults(t)
 	c.withoutEncapsulation(t)
+	if c.faults < 20 || 20*len(c.unnamed) > c.faults {
+		t.Errorf("of %d faults the cause of more than 5 %% was not found out: %v", c.faults, c.unnamed)
+	}
+}
+
+// causes is a lab with faults.
+type causes struct {
+	cluster
+	faults  int
+	unnamed []string // whose cause was not found out
 }
 
 // allReached waits until each node has all others reached.
@@ -127,7 +142,7 @@ func (c cluster) sh(t *testing.T, host, line string) {
 }
 
 // named begins the faults, waits until each is named, and ends them.
-func (c cluster) named(t *testing.T, at ...faulty) {
+func (c *causes) named(t *testing.T, at ...faulty) {
 	t.Helper()
 	for _, f := range at {
 		c.sh(t, f.at, f.begin)
@@ -140,7 +155,7 @@ func (c cluster) named(t *testing.T, at ...faulty) {
 }
 
 // found waits until each of the faults, which have begun, is named.
-func (c cluster) found(t *testing.T, at []faulty) {
+func (c *causes) found(t *testing.T, at []faulty) {
 	t.Helper()
 	began, left := time.Now(), slices.Clone(at)
 	wait(t, labtest.Patience(t, time.Minute), func() string {
@@ -151,6 +166,9 @@ func (c cluster) found(t *testing.T, at []faulty) {
 				return false
 			}
 			t.Logf("%s: after %s: %s", f.name, took.Round(100*time.Millisecond), found)
+			if c.faults++; !right {
+				c.unnamed = append(c.unnamed, f.name)
+			}
 			return true
 		})
 		if len(left) > 0 {
@@ -229,7 +247,8 @@ func may(all []faulty, way [3]string, cause string) bool {
 	return slices.ContainsFunc(all, func(f faulty) bool {
 		right := map[[2]string]string{{f.from, f.to}: f.there, {f.to, f.from}: f.back}[[2]string{way[0], way[1]}]
 		_, named, fails := strings.Cut(right, " ")
-		known := cause == named || cause == "not-found" || named == "cut-off" && slices.Contains(f.alone, cause)
+		known := cause == named || cause == "not-found" || named == "cut-off" && slices.Contains(f.alone, cause) ||
+			named == "address" && cause == "source" // until both ends know
 		return fails && (f.family == "" || f.family == way[2]) && known
 	})
 }
@@ -253,12 +272,12 @@ func (c cluster) configure(t *testing.T, node, edit string) {
 }
 
 // differentTunnel has one node's tunnel of another type, at the same port.
-func (c cluster) differentTunnel(t *testing.T) {
+func (c *causes) differentTunnel(t *testing.T) {
 	c.configure(t, "node4", `$atunnelType: vxlan\ntunnelPort: 6081`)
 	var at []faulty
 	for _, other := range []string{"node1", "node3"} {
 		at = append(at, faulty{name: "the tunnel of node4 differs from " + other + "'s",
-			from: other, to: "node4", there: "fails tunnel-differs", back: "fails tunnel-differs"})
+			from: other, to: "node4", there: "fails tunnel-differs", back: "fails tunnel-differs", alone: []string{"dropped"}})
 	}
 	c.found(t, at)
 	c.configure(t, "node4", "/^tunnelType/d; /^tunnelPort/d")
@@ -266,12 +285,12 @@ func (c cluster) differentTunnel(t *testing.T) {
 }
 
 // nodeFaults are faults of one node's ways to several.
-func (c cluster) nodeFaults(t *testing.T) {
-	underlayToo := []string{"underlay"}
+func (c *causes) nodeFaults(t *testing.T) {
+	underlayToo := []string{"underlay", "route"}
 	var routeless, alone []faulty
 	for _, other := range []string{"node1", "node3"} {
 		routeless = append(routeless, faulty{name: "node2 has a wrong route to " + other, at: "node2", begin: "true", end: "true",
-			from: "node2", to: other, there: "fails not-found", back: "works", alone: underlayToo})
+			from: "node2", to: other, there: "fails route", back: "works", alone: underlayToo})
 	}
 	routeless[0].begin = "ip route replace default via 192.168.78.250"
 	routeless[0].end = "ip route replace default via 192.168.78.1"
@@ -286,7 +305,7 @@ func (c cluster) nodeFaults(t *testing.T) {
 }
 
 // wrongAddress has an address of a Node that no node has.
-func (c cluster) wrongAddress(t *testing.T) {
+func (c *causes) wrongAddress(t *testing.T) {
 	address := func(v4 string) {
 		c.apply(t, nodeYAML("node4", "10.77.4.0/24,fd77:0:0:4::/64", v4+",fd78::14"))
 	}
@@ -294,7 +313,7 @@ func (c cluster) wrongAddress(t *testing.T) {
 	var at []faulty
 	for _, other := range []string{"node1", "node2", "node3"} {
 		at = append(at, faulty{name: "node4 has another address than its Node, " + other,
-			from: other, to: "node4", there: "fails not-found", back: "fails not-found", alone: []string{"underlay"}})
+			from: other, to: "node4", there: "fails address", back: "fails address", alone: []string{"underlay", "source", "address"}})
 	}
 	at[1].family, at[1].back = "IPv4", "works" // which is direct, and the IPv6 address is right
 	c.found(t, at)
@@ -303,7 +322,7 @@ func (c cluster) wrongAddress(t *testing.T) {
 }
 
 // withoutEncapsulation has pods' packets routed, between the subnets by a router that knows podCIDRs.
-func (c cluster) withoutEncapsulation(t *testing.T) {
+func (c *causes) withoutEncapsulation(t *testing.T) {
 	for _, node := range c.Nodes() {
 		c.configure(t, node, "s/hybrid/noEncap/")
 	}
@@ -311,7 +330,7 @@ func (c cluster) withoutEncapsulation(t *testing.T) {
 	var at []faulty
 	for _, other := range []string{"node1", "node3"} {
 		at = append(at, faulty{name: "the router has no route to node2, " + other, at: underlay.Outside, begin: "true", end: "true",
-			from: other, to: "node2", there: "fails not-found", back: "works", family: "IPv4"})
+			from: other, to: "node2", there: "fails between", back: "works", family: "IPv4"})
 	}
 	at[0].begin, at[0].end = "ip route del 10.77.2.0/24", "ip route add 10.77.2.0/24 via 192.168.78.12"
 	c.named(t, at...)

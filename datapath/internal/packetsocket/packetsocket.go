@@ -11,7 +11,8 @@ import (
 )
 
 // Open opens a packet socket on an interface of the calling thread's network namespace, in which it stays. Each Read
-// and Write is a whole Ethernet frame. It hears what the filter lets pass, nothing without one.
+// and Write is a whole Ethernet frame. It hears what the filter lets pass, nothing without one. A device of
+// index 0 is all interfaces.
 func Open(device *net.Interface, filter []unix.SockFilter) (*os.File, error) {
 	// Of protocol 0 it hears nothing until it is bound: no frame gets past the filter.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -1,0 +1,302 @@
+package reach
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/capture"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+const (
+	// mostTaps is how many paths are looked at at once.
+	mostTaps = 4
+	// tapSnap is how many bytes of a frame are looked at: the headers of a tunnel over IPv6 and those inside.
+	tapSnap = 256
+	// deepestOuter is where at most the addresses of a frame's first header begin: behind two VLAN tags, in IPv4. Those
+	// inside a tunnel begin later.
+	deepestOuter = 34
+)
+
+// tap is a look at the packets of a path on this node's interfaces.
+type tap interface {
+	// end ends the look and says what was seen; false: nothing is known.
+	end() (api.ReachTap, bool)
+}
+
+// looked is what packets of a path were seen on this node's interfaces, and the look that goes on.
+type looked struct {
+	tap   tap // nil: none
+	of    pure.State
+	began time.Time
+	sent  uint32
+	ended time.Time
+	every time.Duration
+	seen  api.ReachTap // zero: nothing is known of how the path is now
+}
+
+// forget ends the look that goes on, and drops what was seen.
+func (l *looked) forget(of pure.State) {
+	if l.tap != nil {
+		l.tap.end()
+	}
+	*l = looked{of: of}
+}
+
+// lookFor is how long the packets of a path are looked at; 0: it does not fail, or some come.
+func lookFor(l *pure.Link, s pure.State) time.Duration {
+	switch {
+	case s.From == pure.Fails || s.To == pure.Fails:
+		return pure.TapFor * l.Pace()
+	case s.From == pure.Narrow || s.To == pure.Narrow:
+		return pure.TapForFull * l.Pace()
+	}
+	return 0
+}
+
+// observe begins and ends looks at the packets of a path that fails: one, and others ever more rarely as long as it
+// fails in that way.
+func (t *talk) observe(to path, now time.Time) {
+	p := t.peers[to]
+	s := p.State(now)
+	if s.From != p.of.From || s.To != p.of.To || s.Away != p.of.Away {
+		p.forget(s)
+	}
+	length := lookFor(&p.Link, s)
+	switch {
+	case length == 0:
+	case p.tap == nil && now.Sub(p.ended) >= p.every && t.taps() < mostTaps:
+		p.tap, p.began, p.sent = t.open(t.Board.Load(), to), now, p.Sent()
+	case p.tap != nil && now.Sub(p.began) > length:
+		if seen, ok := p.tap.end(); ok {
+			p.seen, p.seen.Began, p.seen.Sent = seen, p.began, int(p.Sent()-p.sent)
+		}
+		p.tap, p.ended, p.every = nil, now, min(2*max(p.every, evidenceAge), mostAge)
+	}
+}
+
+// taps is how many looks go on.
+func (t *talk) taps() (n int) {
+	for _, p := range t.peers {
+		if p.tap != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// openTap begins to look at the packets of a path, in the node's own network: the calling thread is in the end's.
+func (t *talk) openTap(s *status.Status, to path) tap {
+	own := t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })]
+	l := look{way: wayOf(s, to), own: own, peer: to.addr, gateway: t.Config.HostGateway, seen: map[int]*seen{}}
+	if s.Snapshot != nil && l.way.to.IsValid() {
+		l.node, _ = s.Snapshot.Nodes[t.NodeName].TunnelAddr(l.way.to.Is4())
+	}
+	f := capture.Filter{Of: []netip.Addr{own}, With: []netip.Addr{to.addr}}
+	if l.way.tunnelled {
+		f.Tunnel, f.Port = t.Config.TunnelType, uint16(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort).Port)
+	}
+	k := kernelTap{stop: make(chan struct{}), result: make(chan *api.ReachTap, 1)}
+	go func() { k.result <- l.run(f, k.stop) }()
+	return k
+}
+
+// kernelTap is a look that another goroutine has.
+type kernelTap struct {
+	stop   chan struct{}
+	result chan *api.ReachTap
+}
+
+// end implements tap.
+func (k kernelTap) end() (api.ReachTap, bool) {
+	close(k.stop)
+	if r := <-k.result; r != nil {
+		return *r, true
+	}
+	return api.ReachTap{}, false
+}
+
+// look counts packets of a path.
+type look struct {
+	way       way
+	own, peer netip.Addr // the ends
+	node      netip.Addr // the address of this node's Node; invalid: it is not known
+	gateway   string     // the interface by which packets that are not tunnelled leave Open vSwitch
+	seen      map[int]*seen
+	// left and arrived are the interfaces that have seen the last packet of each direction, source is the address that
+	// the latter came from.
+	left, arrived int
+	source        netip.Addr
+}
+
+// seen are the packets that an interface has sent and received.
+type seen struct{ left, leftFull, arrived, arrivedFull int }
+
+// run counts until stop is closed; nil: it could not, or not all.
+func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
+	s, err := capture.OpenAll(f, tapSnap)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	stopping := make(chan struct{})
+	defer func() { <-stopping }()
+	go func() {
+		defer close(stopping)
+		<-stop
+		s.Stop()
+	}()
+	for {
+		frame, err := s.Next()
+		if errors.Is(err, io.EOF) && s.Lost() == 0 {
+			return l.report()
+		}
+		if err != nil {
+			return nil
+		}
+		l.add(frame)
+	}
+}
+
+// add counts a frame if it is one of the path, on its way between nodes.
+func (l *look) add(f capture.Frame) {
+	at := l.seen[f.Index]
+	if at == nil {
+		at = &seen{}
+		l.seen[f.Index] = at
+	}
+	full := f.Length > pure.FullFrame
+	switch {
+	case f.Outgoing && l.has(f.Data, l.own, l.peer):
+		l.left, at.left = f.Index, at.left+1
+		if full {
+			at.leftFull++
+		}
+	case f.ToHost && l.has(f.Data, l.peer, l.own):
+		l.arrived, at.arrived, l.source = f.Index, at.arrived+1, outerSource(f.Data)
+		if full {
+			at.arrivedFull++
+		}
+	}
+}
+
+// has reports whether a frame has a packet of the path: in a tunnel if they are tunnelled, else not. Addresses follow
+// each other in a header, the protocol and the port have a fixed distance to them (RFC 791 without options, RFC 8200).
+func (l *look) has(frame []byte, from, to netip.Addr) bool {
+	i := bytes.Index(frame, slices.Concat(from.AsSlice(), to.AsSlice()))
+	if i < 0 || (i > deepestOuter) != l.way.tunnelled {
+		return false
+	}
+	protocolAt, portAt := i-3, i+10
+	if from.Is6() {
+		protocolAt, portAt = i-2, i+34
+	}
+	return len(frame) >= portAt+2 && frame[protocolAt] == unix.IPPROTO_UDP &&
+		binary.BigEndian.Uint16(frame[portAt:]) == pure.Port
+}
+
+// outerSource is the source address of a frame's first header.
+func outerSource(frame []byte) netip.Addr {
+	const typeAt, tag = 12, 4
+	for len(frame) > typeAt+tag && (binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_8021Q ||
+		binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_8021AD) {
+		frame = frame[tag:]
+	}
+	from, to := 26, 30
+	if binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_IPV6 {
+		from, to = 22, 38
+	}
+	a, _ := netip.AddrFromSlice(frame[from:to])
+	return a
+}
+
+// report is what was seen, and what the node's own network has about the path.
+func (l *look) report() *api.ReachTap {
+	r := &api.ReachTap{}
+	if at := l.seen[l.left]; at != nil {
+		r.Left, r.LeftFull = at.left, at.leftFull
+		r.LeftBy, r.Inside = device(l.left)
+	}
+	if at := l.seen[l.arrived]; at != nil {
+		r.Arrived, r.ArrivedFull = at.arrived, at.arrivedFull
+		r.ArrivedBy, _ = device(l.arrived)
+	}
+	if l.way.tunnelled && l.source.IsValid() && l.source != l.way.to {
+		r.Source = l.source.String()
+	}
+	if l.node.IsValid() && !holds(l.node) {
+		r.Unheld = l.node.String()
+	}
+	if l.way.tunnelled {
+		r.NoRoute = l.noRoute(l.way.to, nil)
+		return r
+	}
+	r.NoRoute = l.noRoute(l.peer, &netlink.RouteGetOptions{Iif: l.gateway, SrcAddr: l.own.AsSlice()})
+	if r.Arrived > 0 {
+		r.Filtered = l.noRoute(l.own, &netlink.RouteGetOptions{Iif: r.ArrivedBy, SrcAddr: l.peer.AsSlice()})
+	}
+	return r
+}
+
+// device is the name of an interface, and whether it passes what it sends to another one of this node, as far as known.
+func device(index int) (name string, inside bool) {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("an interface that is gone (%d)", index), true
+	}
+	return l.Attrs().Name, slices.Contains([]string{"bridge", "bond", "team", "vlan", "macvlan", "tuntap", "openvswitch"}, l.Type())
+}
+
+// holds reports whether an interface has the address, or it cannot be told.
+func holds(a netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(addrs, func(b net.Addr) bool {
+		p, err := netip.ParsePrefix(b.String())
+		return err == nil && p.Addr().Unmap() == a
+	})
+}
+
+// noRoute is why the kernel has no way to an address for such a packet; empty: it has one, or it cannot be told. The
+// error numbers are those of the kernel's route lookup: RTNETLINK answers of "ip route get" (ip-route(8)). A next hop
+// that is the other node itself may be down.
+func (l *look) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
+	if !to.IsValid() {
+		return ""
+	}
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), of)
+	why := map[syscall.Errno]string{unix.ENETUNREACH: "there is no route to %s", unix.EHOSTUNREACH: "a route of type unreachable, or an " +
+		"interface that does not forward, is on the way to %s", unix.EINVAL: "a route of type blackhole takes packets to %s",
+		unix.EACCES: "a route of type prohibit takes packets to %s",
+		unix.EXDEV:  "the reverse path filter (rp_filter) takes packets to %s, as the route back is another"}
+	var number syscall.Errno
+	switch {
+	case errors.As(err, &number) && why[number] != "":
+		return fmt.Sprintf(why[number], to)
+	case err != nil || len(routes) == 0 || routes[0].Gw == nil || routes[0].Gw.Equal(l.way.to.AsSlice()):
+		return ""
+	}
+	hops, err := netlink.NeighList(routes[0].LinkIndex, 0)
+	if err != nil {
+		return ""
+	}
+	for _, n := range hops {
+		if n.IP.Equal(routes[0].Gw) && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0 {
+			return fmt.Sprintf("%s, the next hop of the route to %s, does not answer", n.IP, to)
+		}
+	}
+	return ""
+}

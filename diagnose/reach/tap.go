@@ -1,0 +1,89 @@
+package reach
+
+import (
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+const (
+	// TapFor is for how many packets of each end those of a path that fails are looked at, and TapForFull of one that
+	// passes none of full size, as only every fifth is.
+	TapFor, TapForFull = 6, 17
+	// FullFrame is longer than a frame with a small packet in a tunnel, and shorter than one with a full packet, in bytes.
+	FullFrame = 600
+	// few packets in a tap may be chance: a peer starts or stops to send just then.
+	few, fewFull = 3, 2
+)
+
+// stays reports whether packets of this node do not leave it.
+func stays(t api.ReachTap, full bool) bool {
+	if full {
+		return t.Left >= few && t.Sent >= few*fullEvery && t.LeftFull == 0
+	}
+	return t.Sent > few && t.Left == 0
+}
+
+// leaves reports whether packets to the other node leave this one.
+func leaves(t api.ReachTap, full bool) bool {
+	return !t.Inside && t.Left >= few && (!full || t.LeftFull >= fewFull)
+}
+
+// arrives reports whether packets of the other node arrive at this one, where its end does not hear them.
+func arrives(t api.ReachTap, full bool) bool {
+	return full && t.ArrivedFull >= fewFull || !full && t.Arrived >= few
+}
+
+// absent reports whether no packet of the other node arrives at this one.
+func absent(t api.ReachTap, full bool) bool {
+	return !t.Began.IsZero() && t.Sent > few && (t.Arrived == 0 || full && t.ArrivedFull == 0)
+}
+
+// held is why a node, in the words of who, does not let packets out; none: they leave, or it is not known. Where the
+// other node answers no ping it may be that no neighbour is found to send them to.
+func held(who string, t api.ReachTap, full bool, echo Answer) (Cause, string) {
+	switch {
+	case !stays(t, full):
+		return CauseNone, ""
+	case t.NoRoute != "":
+		return CauseRoute, fmt.Sprintf("the kernel of %s does not forward them: %s", who, t.NoRoute)
+	case echo != Answered:
+		return CauseNone, ""
+	}
+	return CauseDropped, fmt.Sprintf("they do not leave %s by any interface: its firewall, kernel or Open vSwitch drops them", who)
+}
+
+// lost is why a node, in the words of who, does not get packets; none: nothing arrives, or it is not known.
+func lost(who string, t api.ReachTap, full bool) (Cause, string) {
+	switch {
+	case t.Unheld != "" && t.Arrived == 0 && absent(t, full):
+		return CauseAddress, fmt.Sprintf("no interface of %s has %s, the address of its Node, to which others send", who, t.Unheld)
+	case !arrives(t, full):
+		return CauseNone, ""
+	case t.Source != "":
+		return CauseSource, fmt.Sprintf("they arrive at %s of %s with the source address %s, which is not the one of the sender's "+
+			"Node: something between the nodes translates it, or the sender has another address than its Node", t.ArrivedBy, who, t.Source)
+	case t.Filtered != "":
+		return CauseRoute, fmt.Sprintf("they arrive at %s of %s, whose kernel does not forward them: %s", t.ArrivedBy, who, t.Filtered)
+	}
+	return CauseDropped, fmt.Sprintf("they arrive at %s of %s, whose firewall, kernel or Open vSwitch drops them", t.ArrivedBy, who)
+}
+
+// tapSeen is a tap in words, of packets to and from the node peer.
+func tapSeen(t api.ReachTap, peer string) (out []string) {
+	if t.Began.IsZero() {
+		return nil
+	}
+	count := func(n, full int, by string) string {
+		if n == 0 {
+			return "none"
+		}
+		return fmt.Sprintf("%d by %s (%d of full size)", n, by, full)
+	}
+	out = append(out, fmt.Sprintf("of %d packets to node %s left: %s; from there arrived: %s", t.Sent, peer,
+		count(t.Left, t.LeftFull, t.LeftBy), count(t.Arrived, t.ArrivedFull, t.ArrivedBy)))
+	if t.Unheld != "" {
+		out = append(out, fmt.Sprintf("no interface has %s, the address of its Node", t.Unheld))
+	}
+	return out
+}
