@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,12 +44,15 @@ func TestKubePolicyThatIsIdle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.s.Kubectl(t.Context(), "delete", "pod", "--now", "-n", namespace, name) })
+		t.Cleanup(func() {
+			now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+			c.must(pods.Delete(context.Background(), name, now))
+		})
 	}
-	if err := c.s.Kubectl(t.Context(), "apply", "-f", doc); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.s.Kubectl(t.Context(), "delete", "-f", doc) })
+	c.must(c.s.Apply(t.Context(), doc, ""))
+	t.Cleanup(func() {
+		c.must(c.s.Objects().RemoveAll(context.Background(), "networkpolicies.v1.networking.k8s.io", "default", ""))
+	})
 	run("default", "web", "http", corev1.ProtocolTCP)
 	run("kube-public", "dns", "dns", corev1.ProtocolUDP)
 	for name, want := range map[string][]policy.NamedPort{"lost": {}, "busy": nil, "all": nil, "gone": nil, "peers": nil,

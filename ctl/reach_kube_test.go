@@ -213,7 +213,7 @@ func TestKubeReachOfAll(t *testing.T) {
 	}
 	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: fairlead-config, namespace: kube-system}, data: {agent.conf: "reachability: probe\n"}}`)
 	t.Cleanup(func() {
-		_ = c.s.Kubectl(context.Background(), "delete", "configmap", "-n", "kube-system", "fairlead-config")
+		_ = c.s.Objects().Remove(context.Background(), "configmaps", "kube-system", "fairlead-config")
 	})
 
 	said["agent-a"] = knows("a", "b works fails broken not-found", "c works works reached", "d works works reached")

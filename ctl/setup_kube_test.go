@@ -65,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	s := shared.Get(t)
 	c := &fixture{t: t, s: s, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), token: filepath.Join(t.TempDir(), "token")}
 	c.must(s.Apply(t.Context(), "../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"))
-	c.must(s.Clear(t.Context(), "ippools.v1beta1.crd.antrea.io", "ipallocations.v1alpha1.ipam.fairlead.dev",
+	c.must(s.Objects().Clear(t.Context(), "ippools.v1beta1.crd.antrea.io", "ipallocations.v1alpha1.ipam.fairlead.dev",
 		"podcidrranges.v1alpha1.ipam.fairlead.dev", "podcidrclaims.v1alpha1.ipam.fairlead.dev", "nodes", "pods",
 		"statefulsets.v1.apps", "networkpolicies.v1.networking.k8s.io", "events"))
 	for _, name := range []string{"fairlead-controller", "kube-controller-manager"} {

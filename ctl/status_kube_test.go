@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 func TestKubeStatus(t *testing.T) {
@@ -83,7 +84,7 @@ func TestKubeDoctorAll(t *testing.T) {
 			t.Errorf("%q is not in\n%s", part, out)
 		}
 	}
-	c.must(c.s.Kubectl(t.Context(), "delete", "crd", "ippools.crd.antrea.io"))
+	c.must(c.s.Objects().Remove(t.Context(), apitest.Definitions, "", "ippools.crd.antrea.io"))
 	if out, code := c.run("doctor", "pools"); code != cli.ExitError || !strings.Contains(out, "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
 		t.Errorf("without the kind: exit code %d\n%s", code, out)
 	}

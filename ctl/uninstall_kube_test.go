@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/migrate/takedown"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 // uninstalling is a cluster without kubelets: a test takes the part of the nodes, and creates and ends their pods. That
@@ -50,8 +51,7 @@ func (u *uninstalling) deleteSets(ctx context.Context) {
 // install creates the agents' DaemonSet, without pods.
 func (u *uninstalling) install() {
 	u.t.Helper()
-	u.must(u.s.Kubectl(u.t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l",
-		"app.kubernetes.io/component in (rbac, agent)"))
+	u.must(u.s.Apply(u.t.Context(), "../build/manifests/fairlead.yaml", "app.kubernetes.io/component in (rbac, agent)"))
 }
 
 func (u *uninstalling) pod(name, node, app string, s corev1.PodStatus) {
@@ -325,7 +325,8 @@ func TestKubeUninstallPools(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s\n%s", commands, out)
 	c.must(err)
-	if err := c.s.Kubectl(t.Context(), "get", "crd", "ippools.crd.antrea.io"); err == nil {
-		t.Error("the definition of IPPools is there")
+	_, err = c.s.Objects().Resource(apitest.Definitions).Get(t.Context(), "ippools.crd.antrea.io", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the definition of IPPools is there: %v", err)
 	}
 }

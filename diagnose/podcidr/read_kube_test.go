@@ -191,8 +191,13 @@ func TestKubeReadEvents(t *testing.T) {
 func TestKubeReadForbidden(t *testing.T) {
 	c := newRealCluster(t, Facts{}, nil)
 	client := c.agentClient()
-	c.must(c.Kubectl(t.Context(), "delete", "clusterrolebinding,clusterrole", "fairlead-agent"))
-	c.must(c.Kubectl(t.Context(), "-n", "kube-system", "delete", "rolebinding,role", "fairlead-agent"))
+	const rbac = ".v1.rbac.authorization.k8s.io"
+	for _, kind := range []string{"clusterrolebindings", "clusterroles"} {
+		c.must(c.Objects().Remove(t.Context(), kind+rbac, "", "fairlead-agent"))
+	}
+	for _, kind := range []string{"rolebindings", "roles"} {
+		c.must(c.Objects().Remove(t.Context(), kind+rbac, "kube-system", "fairlead-agent"))
+	}
 	var f Facts
 	for start := time.Now(); len(f.Unread) < 6 && time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
 		f = client.read(t.Context()) // the API server applies RBAC changes within a second

@@ -49,7 +49,8 @@ func newClient(t *testing.T) dynamic.Interface {
 // Without the CRDs the error says what to do.
 func TestKubeNoDefinitions(t *testing.T) {
 	client := newClient(t)
-	if err := shared.Get(t).Kubectl(t.Context(), "delete", "crd", "ipallocations.ipam.fairlead.dev"); err != nil {
+	err := shared.Get(t).Objects().Remove(t.Context(), apitest.Definitions, "", "ipallocations.ipam.fairlead.dev")
+	if err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {

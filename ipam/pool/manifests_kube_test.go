@@ -387,7 +387,7 @@ func TestKubeDefinitionsStay(t *testing.T) {
 		for _, crd := range []string{"ippools.crd.antrea.io", "ipallocations.ipam.fairlead.dev", "podcidrclaims.ipam.fairlead.dev",
 			"podcidrranges.ipam.fairlead.dev"} {
 			for deadline := time.Now().Add(policyTimeout); ; time.Sleep(100 * time.Millisecond) {
-				err := s.Kubectl(t.Context(), "delete", "crd", crd, "--dry-run=server")
+				err := s.Objects().Resource(apitest.Definitions).Delete(t.Context(), crd, metav1.DeleteOptions{DryRun: []string{"All"}})
 				refused := err != nil && strings.Contains(err.Error(), "docs/install.md#uninstall")
 				if refused && !want || err == nil && want {
 					break

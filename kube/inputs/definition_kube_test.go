@@ -10,10 +10,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/kube/follow"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 // definition is the name of the definition of ClusterNetworkPolicies.
-const definition = "customresourcedefinition/clusternetworkpolicies.policy.networking.k8s.io"
+const definition = "clusternetworkpolicies.policy.networking.k8s.io"
 
 func there(v any) bool { return v != nil }
 
@@ -27,7 +28,7 @@ func TestKubePoliciesOfADeletedDefinition(t *testing.T) {
 	c.clusterPolicies(t, "v1alpha2", func() {
 		j.until("the policy", j.has(feed.ClusterNetworkPolicy, "deny", there))
 		door.shut()
-		c.must(c.Kubectl(t.Context(), "delete", definition))
+		c.must(c.Objects().Remove(t.Context(), apitest.Definitions, "", definition))
 		j.until("the outage", func() bool { return j.k.Snapshot().Trouble != nil })
 		if !j.has(feed.ClusterNetworkPolicy, "deny", there)() {
 			t.Error("the policy is gone without an answer of the API server")
@@ -80,7 +81,7 @@ func TestKubePoliciesInAnotherVersion(t *testing.T) {
 		if k.judged.Read() {
 			t.Error("the policies count as read")
 		}
-		c.must(c.Kubectl(t.Context(), "delete", "clusternetworkpolicies.policy.networking.k8s.io", "--all"))
+		c.must(c.Objects().Remove(t.Context(), "clusternetworkpolicies.v1beta7.policy.networking.k8s.io", "", "deny"))
 		c.until(k, "no trouble without any", func(s *Snapshot) bool { return s.Trouble == nil && k.judged.Read() })
 	})
 }

@@ -403,7 +403,7 @@ func TestKubeForbidden(t *testing.T) {
 	c.makeNode(0)
 	k := c.source()
 	c.until(k, "the Node", hasNodes("me"))
-	c.must(c.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent"))
+	c.must(c.Admin().RbacV1().ClusterRoleBindings().Delete(t.Context(), "fairlead-agent", metav1.DeleteOptions{}))
 	c.KillAPI() // permissions are checked when a watch starts
 	c.must(c.StartAPI(t.Context()))
 	s := c.until(k, "trouble", func(s *Snapshot) bool {
@@ -500,8 +500,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 // Policies of kinds that CRDs define are found too.
 func TestKubeOtherPolicies(t *testing.T) {
 	c := newCluster(t)
-	manifest := filepath.Join(c.dir, "policy.yaml")
-	c.must(os.WriteFile(manifest, []byte(`
+	c.must(c.ApplyManifest(t.Context(), []byte(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: clusternetworkpolicies.crd.antrea.io}
@@ -511,22 +510,13 @@ spec:
   names: {kind: ClusterNetworkPolicy, plural: clusternetworkpolicies, singular: clusternetworkpolicy}
   versions:
   - {name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
-`), 0o600))
-	c.must(c.Kubectl(t.Context(), "apply", "-f", manifest))
-	c.must(c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", manifest))
-	policy := filepath.Join(c.dir, "deny.yaml")
-	c.must(os.WriteFile(policy, []byte(`{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: deny}}`),
-		0o600))
-	deadline := time.Now().Add(patience)
-	for err := c.Kubectl(t.Context(), "apply", "-f", policy); err != nil; err = c.Kubectl(t.Context(), "apply", "-f", policy) {
-		if time.Now().After(deadline) { // a CRD is served some time after it is established
-			t.Fatal(err)
-		}
-	}
+`), ""))
+	c.must(c.ApplyManifest(t.Context(),
+		[]byte(`{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: deny}}`), ""))
 	k := c.source()
 	s := c.until(k, "the policy", func(s *Snapshot) bool { return len(s.NetworkPolicies) == 1 })
 	if p := s.NetworkPolicies["ClusterNetworkPolicy.crd.antrea.io deny"]; p.UID == "" || p.Namespace != "" {
 		t.Errorf("the policies are %+v, want the cluster-wide deny", s.NetworkPolicies)
 	}
-	c.must(c.Kubectl(t.Context(), "delete", "-f", manifest))
+	c.must(c.Objects().Remove(t.Context(), apitest.Definitions, "", "clusternetworkpolicies.crd.antrea.io"))
 }

@@ -13,12 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 // judged follows what policies depend on, until the test ends.
@@ -264,18 +266,16 @@ spec:
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `, names, version)), 0o600))
-	c.must(c.Kubectl(t.Context(), "apply", "-f", crd))
-	defer func() { c.must(c.Kubectl(t.Context(), "delete", "--ignore-not-found", "-f", crd)) }()
-	c.must(c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crd))
+	c.must(c.Apply(t.Context(), crd, ""))
+	defer func() {
+		if err := c.Objects().Remove(t.Context(), apitest.Definitions, "", definition); !apierrors.IsNotFound(err) {
+			c.must(err)
+		}
+	}()
 	c.must(os.WriteFile(deny, []byte(strings.TrimSpace(`
 {apiVersion: policy.networking.k8s.io/`+version+`, kind: ClusterNetworkPolicy, metadata: {name: deny},
  spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}}
 `)), 0o600))
-	deadline := time.Now().Add(patience)
-	for err := c.Kubectl(t.Context(), "apply", "-f", deny); err != nil; err = c.Kubectl(t.Context(), "apply", "-f", deny) {
-		if time.Now().After(deadline) { // a CRD is served some time after it is established
-			t.Fatal(err)
-		}
-	}
+	c.must(c.Apply(t.Context(), deny, ""))
 	seen()
 }

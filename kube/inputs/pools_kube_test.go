@@ -51,9 +51,9 @@ func TestKubePools(t *testing.T) {
 		t.Errorf("a pool without a definition: found %t, %v", found, err)
 	}
 
-	definitions := []string{"-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"}
-	c.must(c.Kubectl(t.Context(), append([]string{"apply"}, definitions...)...))
-	defer func() { c.must(c.Kubectl(t.Context(), append([]string{"delete"}, definitions...)...)) }()
+	const definitions = "app.kubernetes.io/component=crds"
+	c.must(c.Apply(t.Context(), "../../build/manifests/fairlead.yaml", definitions))
+	defer func() { c.must(c.Objects().RemoveAll(t.Context(), apitest.Definitions, "", definitions)) }()
 	c.until(k, "no pools", func(s *Snapshot) bool { return s.IPPools != nil && s.Trouble == nil })
 	quiet(t, k)
 	c.makePool(poolA)

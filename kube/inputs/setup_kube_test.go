@@ -72,8 +72,8 @@ func (c *cluster) must(err error) {
 // grant applies the shipped RBAC rules, and writes a token.
 func (c *cluster) grant() {
 	c.t.Helper()
-	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
-		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"))
+	c.must(c.Apply(c.t.Context(), "../../build/manifests/fairlead.yaml",
+		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"))
 	token, err := c.AgentToken(c.t.Context())
 	c.must(err)
 	c.must(os.WriteFile(c.tokenFile, []byte(token), 0o600))

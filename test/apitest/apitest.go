@@ -23,9 +23,10 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // AdminToken is the token of a user with all rights. It is valid independently of etcd's contents.
@@ -45,7 +46,7 @@ type Server struct {
 	ports        [3]int // etcd, its peers, API server
 	etcd, api    *exec.Cmd
 	admin        *kubernetes.Clientset
-	objects      *dynamic.DynamicClient // of the administrator, for any kind
+	objects      *objects.Client // the administrator's, for any kind
 }
 
 // Start starts both and returns when the API server is ready. program is the
@@ -125,7 +126,7 @@ func (s *Server) makeClients() error {
 	if s.admin, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	s.objects, err = dynamic.NewForConfig(config)
+	s.objects, err = objects.New(config)
 	return err
 }
 
@@ -200,6 +201,9 @@ func (s *Server) ready(ctx context.Context) error {
 
 // Admin is a client with all rights.
 func (s *Server) Admin() *kubernetes.Clientset { return s.admin }
+
+// Objects is a client with all rights for objects of any kind.
+func (s *Server) Objects() *objects.Client { return s.objects }
 
 // KillAPI stops the API server with SIGKILL.
 func (s *Server) KillAPI() { kill(s.api) }
@@ -278,7 +282,7 @@ func (s *Server) Kubectl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// AgentToken is a token of the agents' ServiceAccount, which must have been applied with Kubectl.
+// AgentToken is a token of the agents' ServiceAccount, which must have been applied.
 func (s *Server) AgentToken(ctx context.Context) (string, error) {
 	return s.Token(ctx, "fairlead-agent")
 }

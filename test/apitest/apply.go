@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-
-	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // Apply makes the objects of the manifest in a file that the label selector chooses be as they are there: see
-// objects.Apply.
+// objects.Client.Apply.
 func (s *Server) Apply(ctx context.Context, file, selector string) error {
 	manifest, err := os.ReadFile(file)
 	if err != nil {
@@ -23,10 +21,9 @@ func (s *Server) Apply(ctx context.Context, file, selector string) error {
 
 // ApplyManifest does what Apply does.
 func (s *Server) ApplyManifest(ctx context.Context, manifest []byte, selector string) error {
-	return objects.Apply(ctx, s.objects, manifest, selector)
+	_, err := s.objects.Apply(ctx, manifest, selector)
+	return err
 }
 
-// Clear deletes all objects of these resources: see objects.Clear.
-func (s *Server) Clear(ctx context.Context, resources ...string) error {
-	return objects.Clear(ctx, s.objects, resources...)
-}
+// Definitions are the custom resource definitions, for Objects.
+const Definitions = "customresourcedefinitions.v1.apiextensions.k8s.io"

@@ -74,12 +74,8 @@ func BenchmarkControllerMemory(b *testing.B) {
 
 func newBigCluster(b *testing.B, s *apitest.Server) *bigCluster {
 	b.Helper()
-	const crds = "-l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
-		"wait --for=condition=Established --timeout=60s crds " + crds} {
-		if err := s.Kubectl(b.Context(), strings.Fields(args)...); err != nil {
-			b.Fatal(err)
-		}
+	if err := s.Apply(b.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"); err != nil {
+		b.Fatal(err)
 	}
 	config := &rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}}

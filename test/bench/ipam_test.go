@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,12 +83,8 @@ func (x *ipamBench) create(name, third string) {
 }
 
 func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
-	const crds = "-l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
-		"wait --for=condition=Established --timeout=60s crds " + crds} {
-		if err := s.Kubectl(b.Context(), strings.Fields(args)...); err != nil {
-			b.Fatal(err)
-		}
+	if err := s.Apply(b.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"); err != nil {
+		b.Fatal(err)
 	}
 	x := &ipamBench{b: b}
 	config := &rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: -1,

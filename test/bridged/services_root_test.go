@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -158,15 +159,17 @@ func (c cluster) addBackends(t *testing.T, kinds []string) (all []backend) {
 	}
 	c.apply(t, manifests...)
 	must(t, c.WaitPods(labtest.Within(t, 2*time.Minute)))
+	client, err := c.Client()
+	must(t, err)
 	for i, p := range all {
 		all[i].place = c.pod(t, p.name, p.kind)
-		out, err := c.Kubectl(t.Context(), "get", "service", p.name, "-o", "jsonpath={.spec.clusterIPs[*]}")
+		service, err := client.CoreV1().Services("default").Get(t.Context(), p.name, metav1.GetOptions{})
 		must(t, err)
-		for _, ip := range strings.Fields(out) {
+		for _, ip := range service.Spec.ClusterIPs {
 			all[i].vips = append(all[i].vips, netip.MustParseAddr(ip))
 		}
 		if len(all[i].vips) != 2 {
-			t.Fatalf("the Service has the ClusterIPs %s, want one of each family", out)
+			t.Fatalf("the Service has the ClusterIPs %v, want one of each family", service.Spec.ClusterIPs)
 		}
 		answer(t, all[i].place)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
@@ -131,10 +132,15 @@ func net1(p *libcni.RuntimeConf) *libcni.RuntimeConf {
 func (b *bed) allocations(t *testing.T) (list []api.IPAllocation) {
 	t.Helper()
 	if b.cluster == lab.Kube {
-		out, err := b.lab.Kubectl(labtest.Within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
+		objects, err := b.lab.Objects()
+		must(t, err)
+		answer, err := objects.Resource("ipallocations.v1alpha1.ipam.fairlead.dev").List(labtest.Within(t, 20*time.Second),
+			metav1.ListOptions{})
+		must(t, err)
+		data, err := answer.MarshalJSON()
 		must(t, err)
 		var found struct{ Items []api.IPAllocation }
-		must(t, json.Unmarshal([]byte(out), &found))
+		must(t, json.Unmarshal(data, &found))
 		return found.Items
 	}
 	must(t, b.node.Do(func() error {

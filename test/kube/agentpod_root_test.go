@@ -126,9 +126,8 @@ func TestRootRemediesForOVS(t *testing.T) {
 		must(t, err)
 	}
 	t.Cleanup(func() {
-		_, err := b.Kubectl(context.Background(), "-n", "kube-system", "delete", "pod", "-l",
-			"app.kubernetes.io/name=fairlead-ovs", "--wait=false")
-		must(t, err)
+		must(t, b.client.CoreV1().Pods("kube-system").DeleteCollection(context.Background(), metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=fairlead-ovs"}))
 	})
 	kubectl := func(command string) (string, error) {
 		return b.NodeExec(labtest.Within(t, 40*time.Second), "control-plane", "env", "KUBECONFIG="+b.plane.AdminKubeconfig(),

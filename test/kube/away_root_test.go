@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
@@ -111,7 +113,7 @@ func TestRootEtcdAway(t *testing.T) {
 	stop := b.steady(t, "a", "c", changesOfFollows)
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.Etcd))
 	wait(t, 30*time.Second, func() string {
-		if _, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "--raw", "/readyz"); err == nil {
+		if b.client.RESTClient().Get().AbsPath("/readyz").Do(labtest.Within(t, 20*time.Second)).Error() == nil {
 			return "the API server does not know yet that etcd is away"
 		}
 		return ""
@@ -130,8 +132,7 @@ func TestRootForbidden(t *testing.T) {
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
 	stop := b.steady(t, "a", "c", changesOfFollows)
-	_, err := b.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent")
-	must(t, err)
+	must(t, b.client.RbacV1().ClusterRoleBindings().Delete(t.Context(), "fairlead-agent", metav1.DeleteOptions{}))
 	// Permissions are checked when a watch begins: end the existing ones.
 	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	wait(t, time.Minute, func() string {

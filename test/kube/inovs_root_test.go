@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
@@ -84,12 +86,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	_, err := b.Apply("test", []byte(serviceYAML("both", "", "s")+serviceYAML("near", "ipFamilyPolicy: RequireDualStack, internalTrafficPolicy: Local,", "s")+
 		serviceYAML("kept", "sessionAffinity: ClientIP,", "s")+serviceYAML("none", "", "nothing")))
 	must(t, err)
-	vip := func(name string) string {
-		out, err := b.Kubectl(t.Context(), "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
-		must(t, err)
-		return out
-	}
-	near, kept, both := vip("near"), vip("kept"), vip("both")
+	near, kept, both := b.clusterIPs(t, "near")[0], b.clusterIPs(t, "kept")[0], b.clusterIPs(t, "both")[0]
 	a, s1 := b.pod(t, "a"), b.pod(t, "s1").ips[0].String()
 	s2 := b.pod(t, "s2").ips[0].String()
 
@@ -108,8 +105,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	says([]string{"which the pod then keeps (session affinity)"}, "trace", "a", "kept:80")
 	b.says(t, "/nonexistent", 0, []string{"endpoints: " + s1 + ":8080"}, "trace", "a", near+":80")
 	says([]string{"chosen: " + s1 + ":5353\n", "output to pod default/s1"}, "trace", "a", "near:dns/UDP")
-	six, err := b.Kubectl(t.Context(), "get", "service", "near", "-o", "jsonpath={.spec.clusterIPs[1]}")
-	must(t, err)
+	six := b.clusterIPs(t, "near")[1]
 	b.says(t, "/nonexistent", 0, []string{"chosen: [" + b.pod(t, "s1").ips[1].String() + "]:8080\n", "output to pod default/s1"},
 		"trace", "a", "["+six+"]:80")
 	b.says(t, "/nonexistent", 0, []string{"chosen: [" + b.pod(t, "s1").ips[1].String() + "]:5353\n", "output to pod default/s1"},
@@ -159,8 +155,7 @@ func (b *bed) examined(t *testing.T, admin string) {
 	must(t, err)
 	b.says(t, admin, 3, []string{"services: endpoints-nowhere", "1 endpoint of a Service is on nodes that do not exist",
 		"10.77.99.2 of default/none, on node node99"}, "doctor", "services")
-	_, err = b.Kubectl(t.Context(), "delete", "endpointslice", "stray")
-	must(t, err)
+	must(t, b.client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "stray", metav1.DeleteOptions{}))
 	limit := func(entries string) {
 		_, err := b.NodeExec(context.Background(), "node1", "ovs-appctl", "dpctl/ct-set-maxconns", entries)
 		must(t, err)

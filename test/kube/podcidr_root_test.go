@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
@@ -83,8 +84,7 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	}
 	b.measures(t, "node2", "fairlead_pods_outside_podcidr 1")
 	b.doctorSays(t, 3, "kubectl -n default delete pod c")
-	_, err := b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--wait=false")
-	must(t, err)
+	must(t, b.client.CoreV1().Pods("default").Delete(t.Context(), "c", metav1.DeleteOptions{}))
 	must(t, b.WaitPods(labtest.Within(t, 40*time.Second)))
 	b.addPods(t, "d@node2")
 	b.ping(t, "d", "a", 20*time.Second)
@@ -134,8 +134,9 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 		must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	}
 	must(t, b.WaitPods(labtest.Within(t, time.Minute))) // e and f have been given their addresses
-	_, err = b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--ignore-not-found", "--wait=false")
-	must(t, err)
+	if err := b.client.CoreV1().Pods("default").Delete(t.Context(), "c", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		must(t, err)
+	}
 	must(t, b.WaitPods(labtest.Within(t, time.Minute)))
 	b.ping(t, "e", "f", 20*time.Second)
 	b.doctorSays(t, 0, "No problems")
@@ -170,7 +171,7 @@ func (b *bed) keepKCM(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if t.Failed() { // node2 may still be broken by the test
-			if _, err := b.Kubectl(ctx, "delete", "node", "node2", "--ignore-not-found"); err != nil {
+			if err := b.forgetNode(ctx, "node2"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -239,7 +240,8 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 // forgetEvents removes all Events at the end of the test.
 func (b *bed) forgetEvents(t *testing.T) {
 	t.Cleanup(func() {
-		if _, err := b.Kubectl(context.Background(), "-n", "default", "delete", "events", "--all"); err != nil {
+		err := b.client.CoreV1().Events("default").DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err != nil {
 			t.Error(err)
 		}
 	})

@@ -6,10 +6,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Pods created through the API reach each other, on one node and across nodes, in both families; their addresses are of
@@ -35,9 +37,14 @@ func TestRootPodsTalk(t *testing.T) {
 				t.Errorf("pod %s on %s has %s, outside of %s", name, p.host.Name, ip, cidr)
 			}
 		}
-		out, err := b.Kubectl(t.Context(), "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
-		if err != nil || len(want) != 2 || out != strings.Join(want, " ") {
-			t.Errorf("the API says pod %s has %q, %v, want %v", name, out, err, want)
+		inAPI, err := b.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		var got []string
+		for _, ip := range inAPI.Status.PodIPs {
+			got = append(got, ip.IP)
+		}
+		if len(want) != 2 || !slices.Equal(got, want) {
+			t.Errorf("the API says pod %s has %q, want %v", name, got, want)
 		}
 	}
 }
@@ -59,9 +66,7 @@ func TestRootServices(t *testing.T) {
 	}
 	_, err := b.Apply("test", []byte(service))
 	must(t, err)
-	out, err := b.Kubectl(t.Context(), "get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}")
-	must(t, err)
-	vips := strings.Fields(out)
+	vips := b.clusterIPs(t, "web")
 	if len(vips) != 2 {
 		t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips)
 	}

@@ -5,6 +5,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -98,12 +100,7 @@ func cluster(t *testing.T) *bed {
 		if err := b.plane.StartAll(ctx, func(controlplane.Part) {}); err != nil {
 			t.Error(err)
 		}
-		// Without the Service kubernetes, which the API server would recreate after some seconds.
-		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--field-selector=metadata.name!=kubernetes",
-			"--wait=false"); err != nil {
-			t.Error(err)
-		}
-		if _, err := b.Kubectl(ctx, "delete", "node", "guest", "--ignore-not-found"); err != nil {
+		if err := b.tidy(ctx); err != nil {
 			t.Error(err)
 		}
 		if err := b.WaitPods(ctx); err != nil {
@@ -116,6 +113,36 @@ func cluster(t *testing.T) *bed {
 		}
 	})
 	return b
+}
+
+// tidy requests the deletion of all Pods and Services, and of the Node guest. The Service kubernetes stays: the API
+// server would recreate it after some seconds.
+func (b *bed) tidy(ctx context.Context) error {
+	objects, err := b.Objects()
+	if err != nil {
+		return err
+	}
+	others := metav1.ListOptions{FieldSelector: "metadata.name!=kubernetes"}
+	return errors.Join(b.client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+		objects.Resource("services").Namespace("default").DeleteCollection(ctx, metav1.DeleteOptions{}, others),
+		b.forgetNode(ctx, "guest"))
+}
+
+// forgetNode deletes a Node, if there is one.
+func (b *bed) forgetNode(ctx context.Context, name string) error {
+	err := b.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// clusterIPs are those of a Service.
+func (b *bed) clusterIPs(t *testing.T, service string) []string {
+	t.Helper()
+	s, err := b.client.CoreV1().Services("default").Get(t.Context(), service, metav1.GetOptions{})
+	must(t, err)
+	return s.Spec.ClusterIPs
 }
 
 func must(t *testing.T, err error) {

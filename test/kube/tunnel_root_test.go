@@ -54,14 +54,13 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 	}
 	_, err = b.Apply("test", []byte(manifest))
 	must(t, err)
-	vips, err := b.Kubectl(t.Context(), "get", "service", "far", "-o", "jsonpath={.spec.clusterIPs[*]}")
-	must(t, err)
+	vips := b.clusterIPs(t, "far")
 	for _, mode := range []string{"iptables", "nftables"} { // the second is the lab's
 		must(t, b.KubeProxyStop(labtest.Within(t, 20*time.Second), "node1"))
 		must(t, b.plane.StartKubeProxy(proxy, mode))
 		for i, family := range []string{"IPv4", "IPv6"} {
 			node := underlay.Dual.NodeAddrs(1)[i].Addr().String()
-			ways := [][4]string{{"a", node, "30081", "30082"}, {"a", strings.Fields(vips)[i], "6081", "6082"}}
+			ways := [][4]string{{"a", node, "30081", "30082"}, {"a", vips[i], "6081", "6082"}}
 			if mode == "iptables" { // in the other a NodePort is at the node's first address alone, where no tunnel leads
 				gateway := netip.MustParsePrefix(b.node(t, "node1").Spec.PodCIDRs[i]).Addr().Next().String()
 				ways = append(ways, [4]string{"z", gateway, "30081", "30082"})

@@ -21,7 +21,8 @@ func applyCommand(dir *string) *cobra.Command {
 		Short: "Store manifests of Pods, Nodes, Namespaces and IPPools",
 		Long: `Store manifests, where all agents and the pod runner see them. A Pod with spec.nodeName is
 made on that node. Manifests are read strictly: what is unknown or misspelt is refused, and
-then nothing is changed. In a lab with Kubernetes this is kubectl apply, for objects of any kind.`,
+then nothing is changed. In a lab with Kubernetes this is
+kubectl apply --server-side --force-conflicts, for objects of any kind.`,
 		Example: "  lab apply -f pods.yaml --wait 30s\n  cat pods.yaml | lab apply -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
@@ -131,7 +133,7 @@ func TestRootRefused(t *testing.T) {
 }
 
 func (b *bed) poolThere(t *testing.T, name string) error {
-	_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "ippool", name)
+	_, err := b.ippools.Get(labtest.Within(t, 20*time.Second), name, metav1.GetOptions{})
 	return err
 }
 

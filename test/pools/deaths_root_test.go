@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
@@ -115,8 +117,7 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 		b.noneTwice(t)
 		b.holdsExactly(t, 5*time.Second, "near", "far", "kx", "ky")
 		for _, p := range pods {
-			_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "pod", p, "--wait=false")
-			must(t, err)
+			must(t, b.client.CoreV1().Pods("default").Delete(labtest.Within(t, 20*time.Second), p, metav1.DeleteOptions{}))
 		}
 		b.afterBegin(t, "kx", sandbox.Terminating, time.Duration(i)*10*time.Millisecond)
 		b.killNow(t, atKill, "DEL")
@@ -272,8 +273,7 @@ func TestRootGC(t *testing.T) {
 	b.remove(t, "b")
 	b.remove(t, "a")
 	for _, ip := range []string{"114", "115", "116", "117"} {
-		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "ipallocation", "192.168.110."+ip)
-		must(t, err)
+		must(t, b.ipallocations.Delete(labtest.Within(t, 20*time.Second), "192.168.110."+ip, metav1.DeleteOptions{}))
 	}
 }
 
@@ -311,8 +311,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	before := b.portRecord(t, rec)
 	lose := func() {
 		t.Helper()
-		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
-		must(t, err)
+		must(t, deleteAll(labtest.Within(t, 20*time.Second), b.ipallocations))
 	}
 	lose()
 	// Another pod requests the address meanwhile, and does not get it, be the allocation recreated already or not.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -45,9 +46,8 @@ func TestRootManifestsOfTheDocs(t *testing.T) {
 		}
 	}
 	b.holdsExactly(t, 5*time.Second, "pod1", "pod2", "namespace1/pod3")
-	_, err = b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "statefulsets", "--all", "--wait=false")
-	must(t, err)
+	ctx := labtest.Within(t, 20*time.Second)
+	must(t, b.client.AppsV1().StatefulSets("default").DeleteCollection(ctx, background(), metav1.ListOptions{}))
 	b.remove(t, "pod1", "pod2", "namespace1/pod3")
-	_, err = b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "namespace", "namespace1", "--wait=false")
-	must(t, err)
+	must(t, b.client.CoreV1().Namespaces().Delete(ctx, "namespace1", metav1.DeleteOptions{}))
 }

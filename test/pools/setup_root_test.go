@@ -17,6 +17,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -37,6 +38,8 @@ type bed struct {
 	*lab.Lab
 	plane  controlplane.Plane
 	client *kubernetes.Clientset
+	// All of the cluster.
+	ippools, ipallocations dynamic.ResourceInterface
 }
 
 // shared is the lab of this run, nil without root.
@@ -89,6 +92,10 @@ func cluster(t *testing.T) *bed {
 	must(t, err)
 	b.client, err = shared.Client()
 	must(t, err)
+	objects, err := shared.Objects()
+	must(t, err)
+	b.ippools = objects.Resource("ippools.v1beta1.crd.antrea.io")
+	b.ipallocations = objects.Resource("ipallocations.v1alpha1.ipam.fairlead.dev")
 	begun := map[string]int{}
 	for _, n := range b.Nodes() {
 		must(t, b.WaitReady(labtest.Within(t, time.Minute), n))
@@ -123,18 +130,28 @@ func (b *bed) tidy(ctx context.Context, t *testing.T) {
 		}
 	}
 	for _, namespace := range []string{"default", "annotated"} {
-		if _, err := b.Kubectl(ctx, "delete", "pods", "--all", "--wait=false", "-n", namespace); err != nil {
+		if err := b.deletePods(ctx, namespace); err != nil {
 			t.Error(err)
 		}
 	}
 	if err := b.WaitPods(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, kind := range []string{"ippools", "ipallocations"} {
-		if _, err := b.Kubectl(ctx, "delete", kind, "--all", "--wait=false"); err != nil {
+	for _, kind := range []dynamic.ResourceInterface{b.ippools, b.ipallocations} {
+		if err := deleteAll(ctx, kind); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// deletePods requests the deletion of all pods of a Namespace.
+func (b *bed) deletePods(ctx context.Context, namespace string) error {
+	return b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// deleteAll requests the deletion of all objects of a kind.
+func deleteAll(ctx context.Context, kind dynamic.ResourceInterface) error {
+	return kind.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
 func must(t *testing.T, err error) {
@@ -241,8 +258,7 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 		if !named {
 			namespace, name = "default", p
 		}
-		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "pod", name, "-n", namespace, "--wait=false")
-		must(t, err)
+		must(t, b.client.CoreV1().Pods(namespace).Delete(labtest.Within(t, 20*time.Second), name, metav1.DeleteOptions{}))
 	}
 	wait(t, 30*time.Second, func() string {
 		for _, p := range pods {
@@ -257,10 +273,12 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 // allocations are all in the API.
 func (b *bed) allocations(t *testing.T) []api.IPAllocation {
 	t.Helper()
-	out, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
+	found, err := b.ipallocations.List(labtest.Within(t, 20*time.Second), metav1.ListOptions{})
+	must(t, err)
+	data, err := found.MarshalJSON()
 	must(t, err)
 	var list struct{ Items []api.IPAllocation }
-	must(t, json.Unmarshal([]byte(out), &list))
+	must(t, json.Unmarshal(data, &list))
 	return list.Items
 }
 

@@ -2,7 +2,6 @@ package pools
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +10,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -65,38 +67,40 @@ spec:
 `, kind, name, replicas, more, strings.Join(annotations, ", "), node)
 }
 
+// background leaves the pods of a workload to the garbage collection, as kubectl does.
+func background() metav1.DeleteOptions {
+	policy := metav1.DeletePropagationBackground
+	return metav1.DeleteOptions{PropagationPolicy: &policy}
+}
+
 // ending deletes a workload at the end of the test, with its pods and reservations, and then the pools: a pool in use
 // cannot be deleted.
-func (b *bed) ending(t *testing.T, object string, pools ...string) {
+func (b *bed) ending(t *testing.T, remove func(context.Context, metav1.DeleteOptions) error, pools ...string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		defer b.controls(t)()
-		for _, line := range []string{"delete --ignore-not-found --wait=false " + object, "delete pods --all --wait=false"} {
-			if _, err := b.Kubectl(ctx, strings.Fields(line)...); err != nil {
-				t.Error(err)
-			}
+		if err := remove(ctx, background()); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+		if err := b.deletePods(ctx, "default"); err != nil {
+			t.Error(err)
 		}
 		if err := b.WaitPods(ctx); err != nil {
 			t.Error(err)
 		}
-		if _, err := b.Kubectl(ctx, "delete", "ipallocations", "--all"); err != nil {
+		if err := deleteAll(ctx, b.ipallocations); err != nil {
 			t.Error(err)
 		}
 		wait(t, time.Minute, func() string { // until the pools' status reports no use
-			if _, err := b.Kubectl(ctx, append([]string{"delete", "ippools", "--ignore-not-found"}, pools...)...); err != nil {
-				return err.Error()
+			for _, p := range pools {
+				if err := b.ippools.Delete(ctx, p, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Sprintf("IPPool %s is there: %v", p, err)
+				}
 			}
 			return ""
 		})
 	})
-}
-
-func (b *bed) kubectl(t *testing.T, line string, more ...string) string {
-	t.Helper()
-	out, err := b.Kubectl(labtest.Within(t, 30*time.Second), append(strings.Fields(line), more...)...)
-	must(t, err)
-	return out
 }
 
 // settled waits until pods other than before run on a node, and returns the addresses of each.
@@ -132,7 +136,8 @@ func TestRootStickySet(t *testing.T) {
 	b.apply(t, poolYAML("st", 4, 10, "170", "179"), poolYAML("st6", 6, 10, "1700", "170f"))
 	const ippools = `ipam.antrea.io/ippools: "st,st6"`
 	b.apply(t, workload("StatefulSet", "st", "node1", 3, "podManagementPolicy: Parallel", ippools))
-	b.ending(t, "statefulset/st", "st", "st6")
+	sets := b.client.AppsV1().StatefulSets("default")
+	b.ending(t, func(ctx context.Context, o metav1.DeleteOptions) error { return sets.Delete(ctx, "st", o) }, "st", "st6")
 	pods := []string{"st-0", "st-1", "st-2"}
 	// That they are one block is tested in package controller: here agents may be faster.
 	first := b.settled(t, "node1", nil, pods...)
@@ -145,7 +150,9 @@ func TestRootStickySet(t *testing.T) {
 		}
 	}
 	was := b.containers(t, pods...)
-	b.kubectl(t, "delete pods --wait=false st-2 st-0 st-1")
+	for _, p := range []string{"st-2", "st-0", "st-1"} {
+		must(t, b.client.CoreV1().Pods("default").Delete(t.Context(), p, metav1.DeleteOptions{}))
+	}
 	same("deleted", b.settled(t, "node1", was, pods...))
 	stop()
 	was = b.containers(t, pods...)
@@ -153,7 +160,8 @@ func TestRootStickySet(t *testing.T) {
 	same("on another node, without a controller", b.settled(t, "node2", was, pods...))
 	b.noneTwice(t)
 	b.controls(t)
-	b.kubectl(t, "scale statefulset st --replicas=1")
+	_, err := sets.Patch(t.Context(), "st", types.MergePatchType, []byte(`{"spec":{"replicas":1}}`), metav1.PatchOptions{}, "scale")
+	must(t, err)
 	wait(t, 40*time.Second, func() string {
 		var kept []string
 		for _, a := range b.allocations(t) {
@@ -177,11 +185,17 @@ func TestRootStickyDeployment(t *testing.T) {
 	annotations := []string{"ipam.antrea.io/ippools: one", "ipam.fairlead.dev/sticky: mac"}
 	const surge = "strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
 	b.apply(t, workload("Deployment", "gw", "node1", 1, surge, annotations...))
-	b.ending(t, "deployment/gw", "one")
+	deployments := b.client.AppsV1().Deployments("default")
+	b.ending(t, func(ctx context.Context, o metav1.DeleteOptions) error { return deployments.Delete(ctx, "gw", o) }, "one")
+	patch := func(change string) {
+		t.Helper()
+		_, err := deployments.Patch(t.Context(), "gw", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{})
+		must(t, err)
+	}
 	first := b.podOf(t, "gw", "")
 	addr, mac := b.running(t, first)[0], b.macOf(t, first)
 	b.kept(t, addr, mac)
-	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"metadata":{"annotations":{"x":"1"}}}}}`)
+	patch(`{"spec":{"template":{"metadata":{"annotations":{"x":"1"}}}}}`)
 	second := b.podOf(t, "gw", first)
 	b.event(t, second, "AddressAllocationFailed", "pod default/"+first+" on node node1",
 		"two pods cannot share an address. Set replicas: 1, and strategy.type: Recreate")
@@ -189,14 +203,23 @@ func TestRootStickyDeployment(t *testing.T) {
 		t.Errorf("the first is %s", rec.State)
 	}
 	// As the message suggests.
-	b.kubectl(t, "patch deployment gw -p", `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
+	patch(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
 	if got := b.running(t, second); len(got) != 1 || got[0] != addr || b.macOf(t, second) != mac {
 		t.Errorf("the second has %v, %s, want %s, %s", got, b.macOf(t, second), addr, mac)
 	}
 	// Its node is down: neither agent nor runtime runs, and the Pod is removed externally.
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
-	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
-	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
+	patch(`{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
+	pods := b.client.CoreV1().Pods("default")
+	wait(t, time.Minute, func() string { // before that its ReplicaSet would make another one, on node1
+		p, err := pods.Get(t.Context(), second, metav1.GetOptions{})
+		must(t, err)
+		if p.DeletionTimestamp == nil {
+			return second + " is not terminating"
+		}
+		return ""
+	})
+	must(t, pods.Delete(t.Context(), second, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	third := b.podOf(t, "gw", second)
 	b.event(t, third, "AddressAllocationFailed", "If node node1 is permanently down: kubectl delete node node1",
 		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
@@ -212,15 +235,11 @@ func TestRootStickyDeployment(t *testing.T) {
 func (b *bed) podOf(t *testing.T, app, before string) (name string) {
 	t.Helper()
 	wait(t, 40*time.Second, func() string {
-		var list struct {
-			Items []struct {
-				Metadata struct{ Name, DeletionTimestamp string }
-			}
-		}
-		must(t, json.Unmarshal([]byte(b.kubectl(t, "get pods -o json -l app="+app)), &list))
+		list, err := b.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+		must(t, err)
 		for _, p := range list.Items {
-			if p.Metadata.Name != before && p.Metadata.DeletionTimestamp == "" {
-				name = p.Metadata.Name
+			if p.Name != before && p.DeletionTimestamp == nil {
+				name = p.Name
 				return ""
 			}
 		}

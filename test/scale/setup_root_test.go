@@ -133,8 +133,8 @@ func (x *bed) must(err error) {
 // connect makes the API server reachable from the node, by the server's own address, and gives the agent its rights.
 func (x *bed) connect() {
 	x.b.Helper()
-	x.must(x.cluster.Kubectl(x.b.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
-		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"))
+	x.must(x.cluster.Apply(x.b.Context(), "../../build/manifests/fairlead.yaml",
+		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"))
 	token, err := x.cluster.AgentToken(x.b.Context())
 	x.must(err)
 	ca, err := os.ReadFile(x.cluster.CA())

@@ -58,11 +58,7 @@ func BenchmarkScale(b *testing.B) {
 func newSimulation(b *testing.B) *simulation {
 	b.Helper()
 	x := &simulation{bed: newBed(b), curves: map[string][][2]float64{}}
-	const crds = "-l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
-		"wait --for=condition=Established --timeout=60s crds " + crds} {
-		x.must(x.cluster.Kubectl(b.Context(), strings.Fields(args)...))
-	}
+	x.must(x.cluster.Apply(b.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"))
 	var err error
 	x.objects, err = dynamic.NewForConfig(&rest.Config{Host: x.cluster.URL, BearerToken: apitest.AdminToken, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: x.cluster.CA()}})

@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead-cni/fairlead/test/kubebin"
@@ -22,7 +21,6 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/kubelet"
 	"github.com/fairlead-cni/fairlead/test/lab/runner"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
-	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // kubeProgram returns the path of the program with all Kubernetes components, and builds it if needed. A lab without
@@ -228,19 +226,11 @@ func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := l.Plane()
+	client, err := l.Objects()
 	if err != nil {
 		return err
 	}
-	config, err := p.Config()
-	if err != nil {
-		return err
-	}
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	if err := objects.Apply(ctx, client, manifest, clusterObjects); err != nil {
+	if _, err := client.Apply(ctx, manifest, clusterObjects); err != nil {
 		return fmt.Errorf("Fairlead's manifest: %w", err)
 	}
 	return nil

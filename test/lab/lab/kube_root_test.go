@@ -11,10 +11,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
@@ -26,6 +29,7 @@ func TestRootKube(t *testing.T) {
 	t.Run("nodes", func(t *testing.T) { nodesHavePodCIDRs(t, l) })
 	t.Run("kubectl", func(t *testing.T) { kubectlWorks(t, l) })
 	t.Run("pods", func(t *testing.T) { podsThroughTheAPI(t, l) })
+	t.Run("manifests", func(t *testing.T) { applyAndDelete(t, l) })
 	t.Run("events", func(t *testing.T) { failedAddIsAnEvent(t, l) })
 	t.Run("parts", func(t *testing.T) { partsEndAndStart(t, l) })
 	t.Run("flags", func(t *testing.T) { flagsAreKept(t, l) })
@@ -115,10 +119,66 @@ func podsThroughTheAPI(t *testing.T, l *Lab) {
 	if changes, err = l.Delete("test", []byte(hostPod)); err != nil || len(changes) != 1 || changes[0].What != "not found" {
 		t.Errorf("delete of what is gone: %v, %v", changes, err)
 	}
-	if _, err := l.Apply("bad.yaml", []byte("kind: Pod\nmetadata: {name: a}\n")); err == nil ||
-		!strings.Contains(err.Error(), "bad.yaml") {
-		t.Errorf("apply of half a manifest: %v", err)
+}
+
+const deployment = `apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Namespace, metadata: {name: web}}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: web}
+  spec:
+    replicas: 0
+    selector: {matchLabels: {app: web}}
+    template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: none}]}}
+`
+
+// Manifests are applied, and their objects deleted, with kubectl's words: also those of other kinds, without a
+// namespace, and several in one List. A mistake in one is an error with the name of the file, and does not keep others
+// from being applied.
+func applyAndDelete(t *testing.T, l *Lab) {
+	say := func(do func(string, []byte) ([]manifest.Change, error), text, want string) {
+		t.Helper()
+		changes, err := do("test", []byte(text))
+		var got []string
+		for _, c := range changes {
+			got = append(got, c.String())
+		}
+		if said := strings.Join(got, ", "); err != nil || said != want {
+			t.Errorf("%q, %v; want %q", said, err, want)
+		}
 	}
+	say(l.Apply, deployment, "namespace/web created, deployment.apps/web created")
+	say(l.Apply, deployment, "namespace/web unchanged, deployment.apps/web unchanged")
+	say(l.Apply, strings.Replace(deployment, "main", "other", 1), "namespace/web unchanged, deployment.apps/web configured")
+	client, err := l.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := client.AppsV1().Deployments("default").Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil || len(d.Spec.Template.Spec.Containers) != 1 || d.Spec.Template.Spec.Containers[0].Name != "other" {
+		t.Errorf("the Deployment is %+v, %v; want one container, other", d, err)
+	}
+	for text, want := range map[string]string{
+		"kind: Pod\nmetadata: {name: a}\n":                                         "no apiVersion",
+		"apiVersion: v1\nkind: Pot\nmetadata: {name: a}":                           "v1 has no kind Pot",
+		"apiVersion: x.y/v1\nkind: X\nmetadata: {name: a}":                         "the resources of x.y/v1",
+		strings.Replace(hostPod, "nodeName", "nodename", 1) + "---\n" + deployment: "nodename",
+	} {
+		if _, err := l.Apply("bad.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "bad.yaml") ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("apply of a wrong manifest: %v; want %q", err, want)
+		}
+	}
+	say(l.Apply, deployment, "namespace/web unchanged, deployment.apps/web unchanged") // it was beside a mistake
+	say(l.Delete, deployment, "namespace/web deleted, deployment.apps/web deleted")
+	eventually(t, "the Deployment is gone", func() bool {
+		_, err := client.AppsV1().Deployments("default").Get(t.Context(), "web", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	_, rest, _ := strings.Cut(deployment, "\n- apiVersion")
+	say(l.Delete, "apiVersion: v1\nkind: List\nitems:\n- apiVersion"+rest, "deployment.apps/web not found")
 }
 
 // Errors of a pod's network are shown where users look for them. There is no agent here, so no CNI configuration.
@@ -228,12 +288,16 @@ func flagsAreKept(t *testing.T, l *Lab) {
 
 // After a wipe only the nodes are as before, and these are new objects.
 func wipeForgetsAll(t *testing.T, l *Lab) {
-	uid := func() string {
-		out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.metadata.uid}")
+	client, err := l.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid := func() types.UID {
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return out
+		return n.UID
 	}
 	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 
 	authv1 "k8s.io/api/authentication/v1"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // ExecKubectl replaces this process with kubectl. It returns only if it fails.
@@ -23,56 +23,62 @@ func (l *Lab) ExecKubectl(args []string) error {
 	return p.ExecKubectl(args)
 }
 
-// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error. It
+// is for what kubectl itself prints: Objects costs less.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return l.kubectlStdin(ctx, nil, args...)
-}
-
-func (l *Lab) kubectlStdin(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	p, err := l.Plane()
 	if err != nil {
 		return "", err
 	}
-	return p.Kubectl(ctx, stdin, args...)
+	return p.Kubectl(ctx, nil, args...)
 }
 
-// kubectlApply returns the result for each object, in kubectl's words.
-func (l *Lab) kubectlApply(source string, data []byte) ([]manifest.Change, error) {
-	out, err := l.kubectlStdin(context.Background(), data, "apply", "-f", "-")
-	var changes []manifest.Change
-	for line := range strings.Lines(out) { // pod/a created
-		object, what, _ := strings.Cut(strings.TrimSpace(line), " ")
-		changes = append(changes, manifest.Change{Ref: refOf(object), What: what})
+// Objects is a client of the Kubernetes API with the administrator's rights for objects of any kind, usable from
+// anywhere.
+func (l *Lab) Objects() (*objects.Client, error) {
+	p, err := l.Plane()
+	if err != nil {
+		return nil, err
 	}
+	l.clientMu.Lock()
+	defer l.clientMu.Unlock()
+	if l.objects != nil {
+		return l.objects, nil
+	}
+	config, err := p.Config()
+	if err != nil {
+		return nil, err
+	}
+	l.objects, err = objects.New(config)
+	return l.objects, err
+}
+
+// kubeApply applies a manifest to the Kubernetes API, and returns the result for each object, in kubectl's words.
+func (l *Lab) kubeApply(source string, data []byte) ([]manifest.Change, error) {
+	return l.kubeChange(source, data, (*objects.Client).Apply)
+}
+
+// kubeDelete requests the deletion of the objects and does not wait for it.
+func (l *Lab) kubeDelete(source string, data []byte) ([]manifest.Change, error) {
+	return l.kubeChange(source, data, (*objects.Client).Delete)
+}
+
+func (l *Lab) kubeChange(source string, data []byte,
+	do func(*objects.Client, context.Context, []byte, string) ([]objects.Change, error)) ([]manifest.Change, error) {
+	client, err := l.Objects()
+	if err != nil {
+		return nil, err
+	}
+	done, err := do(client, context.Background(), data, "")
 	if err != nil {
 		err = fmt.Errorf("%s: %w", source, err)
 	}
-	return changes, err
-}
-
-// kubectlDelete requests the deletion of the objects and does not wait for it.
-func (l *Lab) kubectlDelete(source string, data []byte) ([]manifest.Change, error) {
-	out, err := l.kubectlStdin(context.Background(), data, "delete", "--wait=false", "-o", "name", "-f", "-")
 	var changes []manifest.Change
-	for line := range strings.Lines(out) { // pod/a
-		changes = append(changes, manifest.Change{Ref: refOf(strings.TrimSpace(line)), What: "deleted"})
+	for _, c := range done {
+		kind, name, _ := strings.Cut(c.Object, "/")
+		changes = append(changes, manifest.Change{Ref: manifest.Ref{Kind: kind, Name: name}, What: c.What})
 	}
-	if err == nil {
-		return changes, nil
-	}
-	absent := regexp.MustCompile(`\(NotFound\): .*?(\S+)s(?:\.\S+)? "([^"]+)" not found`).FindAllStringSubmatch(err.Error(), -1)
-	for _, m := range absent {
-		changes = append(changes, manifest.Change{Ref: manifest.Ref{Kind: m[1], Name: m[2]}, What: "not found"})
-	}
-	if len(absent) > 0 && len(absent) == strings.Count(err.Error(), "Error from server") {
-		return changes, nil
-	}
-	return changes, fmt.Errorf("%s: %w", source, err)
-}
-
-func refOf(object string) manifest.Ref {
-	kind, name, _ := strings.Cut(object, "/")
-	return manifest.Ref{Kind: kind, Name: name}
+	return changes, err
 }
 
 // agentToken requests a token of the agents' ServiceAccount, as kubelet does for a pod.

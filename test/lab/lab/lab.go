@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // DefaultDir is the default of Options.Dir.
@@ -43,7 +44,8 @@ type Lab struct {
 	spec spec
 
 	clientMu sync.Mutex
-	client   *kubernetes.Clientset // created on first use
+	client   *kubernetes.Clientset // created on first use, as is objects
+	objects  *objects.Client
 }
 
 // spec is the options of Up, stored in lab.json.

@@ -28,9 +28,9 @@ func (l *Lab) Apply(source string, data []byte) ([]manifest.Change, error) {
 }
 
 // ApplyFiles is Apply for several files. A directory of manifests stores all their objects or none; with Kubernetes
-// kubectl applies one file after the other, with objects of any kind.
+// one file is applied after the other, with objects of any kind, as by "kubectl apply --server-side --force-conflicts".
 func (l *Lab) ApplyFiles(files ...File) ([]manifest.Change, error) {
-	return l.change(files, l.kubectlApply, l.Manifests().Apply)
+	return l.change(files, l.kubeApply, l.Manifests().Apply)
 }
 
 // Delete removes the objects that the manifests name. With Kubernetes they are gone once their finalizers and grace
@@ -41,16 +41,16 @@ func (l *Lab) Delete(source string, data []byte) ([]manifest.Change, error) {
 
 // DeleteFiles is Delete for several files.
 func (l *Lab) DeleteFiles(files ...File) ([]manifest.Change, error) {
-	return l.change(files, l.kubectlDelete, l.Manifests().Delete)
+	return l.change(files, l.kubeDelete, l.Manifests().Delete)
 }
 
-func (l *Lab) change(files []File, kubectl func(string, []byte) ([]manifest.Change, error),
+func (l *Lab) change(files []File, kube func(string, []byte) ([]manifest.Change, error),
 	directory func([]manifest.Object) ([]manifest.Change, error)) ([]manifest.Change, error) {
 	var changes []manifest.Change
 	var objects []manifest.Object
 	for _, f := range files {
 		if l.spec.Cluster == Kube {
-			more, err := kubectl(f.Name, f.Data)
+			more, err := kube(f.Name, f.Data)
 			changes = append(changes, more...)
 			if err != nil {
 				return changes, err
