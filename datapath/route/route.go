@@ -106,15 +106,9 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 		return c, err
 	}
 	want := wanted(unmerged(all, foreign), link.Attrs().Index, transport)
-	var failed failures
-	for _, op := range diff(want, have, foreign) {
-		if ctx.Err() != nil {
-			return c, fmt.Errorf("interrupted: %w", ctx.Err())
-		}
-		if op.verb == remove && failed.overlap(netaddr.Prefix(op.route.Dst)) {
-			continue // what was to take its place is not there
-		}
-		failed.add(netaddr.Prefix(op.route.Dst), op.do(h, &c))
+	failed, err := change(ctx, diff(want, have, foreign), &c)
+	if err != nil {
+		return c, err
 	}
 	for dst, r := range foreign {
 		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
@@ -123,6 +117,38 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 		failed.add(dst, fmt.Errorf("%s already has a route that Fairlead did not create (%s); remove it, or change the pods' addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
+}
+
+// change makes changes, and counts them in c. What was to be removed stays, or comes back at once, where what was to
+// take its place is not there.
+func change(ctx context.Context, ops []op, c *Changes) (failed failures, err error) {
+	if len(ops) == 0 {
+		return failed, nil
+	}
+	b, err := newBatch()
+	if err != nil {
+		return failed, err
+	}
+	defer b.Close()
+	inVain := func(o op) bool { return o.verb == remove && failed.overlap(o.dst()) }
+	for some := range slices.Chunk(ops, atOnce) {
+		if ctx.Err() != nil {
+			return failed, fmt.Errorf("interrupted: %w", ctx.Err())
+		}
+		some = slices.DeleteFunc(some, inVain)
+		var back []op
+		for i, err := range b.do(some) {
+			if err == nil && inVain(some[i]) {
+				back = append(back, op{add, some[i].route})
+				continue
+			}
+			failed.add(some[i].dst(), some[i].outcome(err, c))
+		}
+		for i, err := range b.do(back) {
+			failed.add(back[i].dst(), back[i].outcome(err, &Changes{}))
+		}
+	}
+	return failed, nil
 }
 
 // transportIndex is 0 where no route needs the interface.
