@@ -49,6 +49,9 @@ type Route struct {
 	MTU int
 }
 
+// Tunnelled reports whether the way is by the virtual next hop, behind which is the tunnel.
+func (r Route) Tunnelled() bool { return !r.Via.IsValid() && r.MAC == (api.MAC{}) }
+
 // Desired are all routes that shall be there. Link is the gateway's name,
 // Transport that of the interface for routes with Via. Own are the node's own
 // podCIDRs, which lead to the gateway by themselves.
