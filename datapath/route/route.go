@@ -267,6 +267,27 @@ func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, 
 	return have, foreign, nil
 }
 
+// Missing reports whether none of our routes leads to one of dsts.
+func Missing(dsts []netip.Prefix) (bool, error) {
+	if len(dsts) == 0 {
+		return false, nil
+	}
+	have, err := kernel.Dump(ours)
+	if err != nil {
+		return false, fmt.Errorf("listing routes: %w", err)
+	}
+	led := map[netip.Prefix]bool{}
+	for _, r := range have {
+		led[netaddr.Prefix(r.Dst)] = true
+	}
+	return slices.ContainsFunc(dsts, func(p netip.Prefix) bool { return !covered(p.Masked(), led) }), nil
+}
+
+// ours are our routes, as the kernel has them.
+func ours() ([]netlink.Route, error) {
+	return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
+}
+
 // covered reports whether a prefix holds dst.
 func covered(dst netip.Prefix, prefixes map[netip.Prefix]bool) bool {
 	for bits := dst.Bits(); bits >= 0; bits-- {
