@@ -98,3 +98,66 @@ func TestRootHostAfterHalfARound(t *testing.T) {
 		}
 	}
 }
+
+// Routes into the tunnel come ahead, where nothing else differs. What fails there is tried again in the turn of Routes,
+// in the same round, which is the one that reports it.
+func TestRootRoutesAhead(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Veth(ns, "eth0", nstest.New(t), "far")
+	ns.IP("addr add 192.0.2.1/24 dev eth0")
+	ns.IP("tuntap add dev gw0 mode tap")
+	ns.IP("addr add 10.77.1.1/24 dev gw0")
+	ns.IP("link set gw0 up")
+	routes := &Routes{}
+	ahead := routes.Ahead()
+	tunnelled, direct := []string{"10.77.2.0/24"}, []string{}
+	want := func() (d route.Desired) {
+		d = route.Desired{Link: "gw0", Transport: "eth0", Own: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}}
+		for _, dst := range tunnelled {
+			d.Routes = append(d.Routes, route.Route{Dst: netip.MustParsePrefix(dst), Src: netip.MustParseAddr("10.77.1.1")})
+		}
+		for _, dst := range direct {
+			d.Routes = append(d.Routes, route.Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr("192.0.2.9")})
+		}
+		return d
+	}
+	round := func(when string, early, late bool, mend func()) {
+		t.Helper()
+		before, r := ns.IP("route show proto 102"), &Round{Want: desired.State{Routes: want()}, Settled: true}
+		ns.Must(func() error {
+			if c, err := ahead.Apply(t.Context(), r); err != nil || len(c.Repaired) > 0 {
+				t.Errorf("%s: ahead: %+v, %v", when, c, err)
+			}
+			return nil
+		})
+		between := ns.IP("route show proto 102")
+		mend()
+		var c Changes
+		ns.Must(func() (err error) { c, err = routes.Apply(t.Context(), r); return err })
+		if after := ns.IP("route show proto 102"); (between != before) != early || (after != between) != late {
+			t.Errorf("%s: the routes were\n%s, ahead\n%s, and then\n%s", when, before, between, after)
+		}
+		if (len(c.Wanted) > 0) != late || len(c.Repaired) > 0 {
+			t.Errorf("%s: in its turn: %+v", when, c)
+		}
+	}
+	nothing := func() {}
+	round("an agent that has started", false, true, nothing)
+	round("the same", false, false, nothing)
+	tunnelled = append(tunnelled, "10.77.5.0/24", "10.77.3.0/24")
+	round("Nodes came", true, false, nothing)
+	tunnelled = nil
+	round("all went", true, false, nothing)
+	tunnelled = []string{"10.77.5.0/24"}
+	round("one came", true, false, nothing)
+	tunnelled, direct = nil, []string{"10.77.5.0/24"}
+	round("it moved next door", false, true, nothing)
+	tunnelled = []string{"10.77.6.0/24"}
+	round("another came", true, false, nothing)
+	tunnelled = []string{"10.77.6.0/24", "10.77.8.0/24"}
+	ns.IP("addr del 10.77.1.1/24 dev gw0") // with which the kernel takes the routes that have it as source
+	ns.IP("addr add 10.77.1.3/24 dev gw0")
+	round("it failed once", false, true, func() { ns.IP("addr add 10.77.1.1/24 dev gw0") })
+	tunnelled = []string{"10.77.6.0/24"}
+	round("after that", true, false, nothing)
+}

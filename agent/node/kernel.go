@@ -113,12 +113,24 @@ func ours(r netlink.RouteUpdate) bool {
 	return r.Type == unix.RTM_DELROUTE && r.Protocol == route.Protocol && r.Dst != nil
 }
 
-// wants reports whether a route of the last round is one of those deleted, or part of one, or has one as a part.
+// wants reports whether a route of the last round is missing that has to do with one of those deleted. The loop deletes
+// some itself: one that leads to several peers takes the place of those to some of them, and the other way round.
 func (k *kernel) wants(deleted []netip.Prefix) bool {
 	routes := k.routes.Load()
-	return routes != nil && slices.ContainsFunc(deleted, func(p netip.Prefix) bool {
-		return slices.ContainsFunc(*routes, func(r route.Route) bool { return r.Dst.Overlaps(p) })
-	})
+	if routes == nil {
+		return false
+	}
+	var doubtful []netip.Prefix
+	for _, r := range *routes {
+		if slices.ContainsFunc(deleted, r.Dst.Overlaps) {
+			doubtful = append(doubtful, r.Dst)
+		}
+	}
+	missing, err := route.Missing(doubtful)
+	if err != nil {
+		k.log.Error(err, "looking whether routes are missing; everything is compared")
+	}
+	return missing || err != nil
 }
 
 // addrSet are addresses of interfaces but link-local ones, which every pod's interface has.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/api"
@@ -63,4 +66,41 @@ func TestRootKernelIsFollowedAgain(t *testing.T) {
 	woken("subscribed again")
 	ns.IP("route del 10.0.2.0/24")
 	woken("a route was deleted right then")
+}
+
+// A route that the agent has removed, as another leads there now, wakes nobody up; one that others delete does, whether
+// it is as wanted or stands for several.
+func TestRootDeletedRouteIsMissing(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Veth(ns, "d0", nstest.New(t), "far0")
+	p := netip.MustParsePrefix
+	k := kernel{log: logr.Discard()}
+	k.routes.Store(&[]route.Route{{Dst: p("10.0.2.0/24")}, {Dst: p("10.0.3.0/24")}, {Dst: p("10.0.5.0/24")}, {Dst: p("fd00:2::/64")}})
+	for _, c := range []struct {
+		have    string // our routes, beside one of somebody else's
+		deleted string
+		want    bool
+	}{
+		{"10.0.2.0/23 10.0.5.0/24 fd00:2::/64", "10.0.2.0/24", false}, // a Node came
+		{"10.0.2.0/24 10.0.3.0/24 10.0.5.0/24", "10.0.2.0/23", false}, // foreign routes came
+		{"10.0.2.0/23 fd00:2::/64", "10.0.9.0/24", false},
+		{"10.0.2.0/24", "10.0.2.0/23", true},
+		{"10.0.5.0/24 fd00:2::/64", "10.0.2.0/23", true},
+		{"10.0.2.0/23", "10.0.5.0/24", true},
+		{"10.0.2.0/23 10.0.5.0/24", "fd00:2::/64", true},
+		{"10.0.3.0/24 10.0.2.128/25", "10.0.2.0/24", true},
+	} {
+		ns.IP("route flush proto 102")
+		ns.IP("-6 route flush proto 102")
+		ns.IP("route replace 10.0.0.0/16 dev d0 proto static")
+		for dst := range strings.FieldsSeq(c.have) {
+			ns.IP("route add " + dst + " dev d0 proto 102")
+		}
+		ns.Must(func() error {
+			if got := k.wants([]netip.Prefix{p(c.deleted)}); got != c.want {
+				t.Errorf("%s was deleted, and there are %s: the loop is woken up: %v", c.deleted, c.have, got)
+			}
+			return nil
+		})
+	}
 }

@@ -56,24 +56,25 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 	steps, *apply.RestoreWait) {
 	flows := apply.NewFlows(db, cfg, name, source, &m.Loop, log)
 	wait := apply.NewRestoreWait(db, cfg, flows.Unread, m.Health.RestoreWaitArmed, log)
-	rules := apply.NewIPTables()
+	rules, routes := apply.NewIPTables(), &apply.Routes{}
 	return steps{
 		pods: []step{
 			{apply.NewOVSDB(db, cfg.OVSRunDir), harmsPods, stopsRound},
 			{apply.NewTunnel(db), harmsPeers, stopsNothing},
 			{apply.NewSteer(sync), harmsBridged, stopsNothing},
+			{routes.Ahead(), harmsPeers, stopsNothing},
 			{flows, harmsPods, stopsGroup},
 			{wait, harmsPods, stopsGroup},
 			{apply.NewStale(db), harmsPods, stopsGroup},
 		},
-		// Other rules come before the routes: a packet that takes a direct route before its range is exempt from masquerade
-		// gives its whole connection another source.
+		// Other rules come before direct routes: a packet that takes such a route before its range is exempt from
+		// masquerade gives its whole connection another source.
 		host: []step{
 			{&apply.Gateway{}, harmsHost, stopsGroup},
 			{&apply.Forwarding{}, harmsHost, stopsGroup},
 			{&apply.Veths{}, harmsHost, stopsGroup},
 			{rules, harmsHost, stopsNothing},
-			{&apply.Routes{}, harmsPeers, stopsNothing},
+			{routes, harmsPeers, stopsNothing},
 		},
 		flows: flows, finished: rules.Finished, closers: []func(){flows.Stop, rules.Close},
 	}, wait

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -27,6 +28,8 @@ type op struct {
 	route netlink.Route
 }
 
+func (o op) dst() netip.Prefix { return netaddr.Prefix(o.route.Dst) }
+
 // diff says what turns have into want, in a fixed order: add, replace, remove.
 // Destinations that others have a route to are left as they are.
 func diff(want, have table, others taken) []op {
@@ -49,7 +52,7 @@ func diff(want, have table, others taken) []op {
 		}
 	}
 	slices.SortFunc(ops, func(a, b op) int {
-		pa, pb := netaddr.Prefix(a.route.Dst), netaddr.Prefix(b.route.Dst)
+		pa, pb := a.dst(), b.dst()
 		return cmp.Or(cmp.Compare(a.verb, b.verb), pa.Addr().Compare(pb.Addr()), cmp.Compare(pa.Bits(), pb.Bits()),
 			cmp.Compare(a.route.Priority, b.route.Priority))
 	})
@@ -63,26 +66,15 @@ func same(a, b netlink.Route) bool {
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 
-// do performs o and counts it in c.
-func (o op) do(h *netlink.Handle, c *Changes) error {
-	dst := netaddr.Prefix(o.route.Dst)
-	switch o.verb {
-	case add:
-		if err := h.RouteAdd(&o.route); err != nil {
-			return fmt.Errorf("adding %s: %w", dst, err)
-		}
-		c.Added++
-	case replace:
-		if err := h.RouteReplace(&o.route); err != nil {
-			return fmt.Errorf("replacing %s: %w", dst, err)
-		}
-		c.Replaced++
-	case remove:
-		if err := h.RouteDel(&o.route); err != nil && !errors.Is(err, unix.ESRCH) { // went by itself
-			return fmt.Errorf("removing %s: %w", dst, err)
-		}
-		c.Removed++
+// outcome counts o in c, or says what was not done, given the kernel's error.
+func (o op) outcome(err error, c *Changes) error {
+	if o.verb == remove && errors.Is(err, unix.ESRCH) {
+		err = nil // went by itself
 	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", [...]string{"adding", "replacing", "removing"}[o.verb], o.dst(), err)
+	}
+	*[...]*int{&c.Added, &c.Replaced, &c.Removed}[o.verb]++
 	return nil
 }
 

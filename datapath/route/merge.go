@@ -3,8 +3,6 @@ package route
 import (
 	"net/netip"
 	"slices"
-
-	"github.com/fairlead-cni/fairlead/api"
 )
 
 // merged is a route and those that it stands for.
@@ -25,7 +23,7 @@ func (d Desired) merge() []merged {
 	var out []merged
 	alike := map[kind][]Route{}
 	for _, r := range d.Routes {
-		if r.Via.IsValid() || r.MAC != (api.MAC{}) {
+		if !r.Tunnelled() {
 			out = append(out, merged{r, []Route{r}}) // as it is
 			continue
 		}

@@ -13,9 +13,7 @@ import (
 // RemoveAll removes all our routes and returns how many there were; with dryRun it only counts them. Our neighbours go
 // with the gateway.
 func RemoveAll(dryRun bool) (int, error) {
-	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
-	})
+	routes, err := kernel.Dump(ours)
 	if err != nil {
 		return 0, fmt.Errorf("listing routes: %w", err)
 	}

@@ -49,6 +49,9 @@ type Route struct {
 	MTU int
 }
 
+// Tunnelled reports whether the way is by the virtual next hop, behind which is the tunnel.
+func (r Route) Tunnelled() bool { return !r.Via.IsValid() && r.MAC == (api.MAC{}) }
+
 // Desired are all routes that shall be there. Link is the gateway's name,
 // Transport that of the interface for routes with Via. Own are the node's own
 // podCIDRs, which lead to the gateway by themselves.
@@ -106,15 +109,9 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 		return c, err
 	}
 	want := wanted(unmerged(all, foreign), link.Attrs().Index, transport)
-	var failed failures
-	for _, op := range diff(want, have, foreign) {
-		if ctx.Err() != nil {
-			return c, fmt.Errorf("interrupted: %w", ctx.Err())
-		}
-		if op.verb == remove && failed.overlap(netaddr.Prefix(op.route.Dst)) {
-			continue // what was to take its place is not there
-		}
-		failed.add(netaddr.Prefix(op.route.Dst), op.do(h, &c))
+	failed, err := change(ctx, diff(want, have, foreign), &c)
+	if err != nil {
+		return c, err
 	}
 	for dst, r := range foreign {
 		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
@@ -123,6 +120,38 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 		failed.add(dst, fmt.Errorf("%s already has a route that Fairlead did not create (%s); remove it, or change the pods' addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
+}
+
+// change makes changes, and counts them in c. What was to be removed stays, or comes back at once, where what was to
+// take its place is not there.
+func change(ctx context.Context, ops []op, c *Changes) (failed failures, err error) {
+	if len(ops) == 0 {
+		return failed, nil
+	}
+	b, err := newBatch()
+	if err != nil {
+		return failed, err
+	}
+	defer b.Close()
+	inVain := func(o op) bool { return o.verb == remove && failed.overlap(o.dst()) }
+	for some := range slices.Chunk(ops, atOnce) {
+		if ctx.Err() != nil {
+			return failed, fmt.Errorf("interrupted: %w", ctx.Err())
+		}
+		some = slices.DeleteFunc(some, inVain)
+		var back []op
+		for i, err := range b.do(some) {
+			if err == nil && inVain(some[i]) {
+				back = append(back, op{add, some[i].route})
+				continue
+			}
+			failed.add(some[i].dst(), some[i].outcome(err, c))
+		}
+		for i, err := range b.do(back) {
+			failed.add(back[i].dst(), back[i].outcome(err, &Changes{}))
+		}
+	}
+	return failed, nil
 }
 
 // transportIndex is 0 where no route needs the interface.
@@ -236,6 +265,27 @@ func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, 
 		return nil, nil, fmt.Errorf("listing routes: %w", err)
 	}
 	return have, foreign, nil
+}
+
+// Missing reports whether none of our routes leads to one of dsts.
+func Missing(dsts []netip.Prefix) (bool, error) {
+	if len(dsts) == 0 {
+		return false, nil
+	}
+	have, err := kernel.Dump(ours)
+	if err != nil {
+		return false, fmt.Errorf("listing routes: %w", err)
+	}
+	led := map[netip.Prefix]bool{}
+	for _, r := range have {
+		led[netaddr.Prefix(r.Dst)] = true
+	}
+	return slices.ContainsFunc(dsts, func(p netip.Prefix) bool { return !covered(p.Masked(), led) }), nil
+}
+
+// ours are our routes, as the kernel has them.
+func ours() ([]netlink.Route, error) {
+	return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
 }
 
 // covered reports whether a prefix holds dst.

@@ -236,6 +236,32 @@ func TestRootBadInput(t *testing.T) {
 	}
 }
 
+// A route stays as long as the kernel refuses the one that was to take its place, of which it is a part.
+func TestRootRefusedInPlaceOfAnother(t *testing.T) {
+	node, peer := fabric(t)
+	nstest.Veth(node, "eth0", peer, "e0")
+	node.IP("addr add 192.0.2.1/24 dev eth0")
+	mustApply(t, node, routes("10.0.2.0/24", "10.0.7.0/24"))
+	d := routes("10.0.2.0/24", "10.0.3.0/24", "10.0.5.0/24")
+	for i := range d.Routes[:2] {
+		d.Routes[i].Src = netip.MustParseAddr("10.99.0.1") // which is nowhere
+	}
+	for range 2 {
+		if _, text := applyError(t.Context(), node, d); !strings.Contains(text, "adding 10.0.2.0/23") {
+			t.Errorf("a source that is nowhere: %q", text)
+		}
+		got := node.IP("route show proto 102")
+		if !strings.Contains(got, "10.0.2.0/24 via 169.254.0.253 dev gw0 src 10.0.1.1 onlink") ||
+			!strings.Contains(got, "10.0.5.0/24") || strings.Contains(got, "10.0.7.0/24") {
+			t.Errorf("the routes are\n%s", got)
+		}
+	}
+	node.IP("addr add 10.99.0.1/32 dev gw0")
+	if c := mustApply(t, node, d); c != (Changes{Added: 1, Removed: 1}) {
+		t.Errorf("once it is there Apply says %+v", c)
+	}
+}
+
 func TestRootFiveThousand(t *testing.T) {
 	node, _ := fabric(t)
 	d := Desired{Link: "gw0"} // the IPv4 ranges of 2,500 peers make 6 routes

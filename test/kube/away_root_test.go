@@ -26,7 +26,7 @@ func TestRootAPIServerKilled(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	b.cniWhileAway(t)
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
@@ -41,7 +41,7 @@ func TestRootAPIServerHangs(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	begun := time.Now()
 	must(t, b.plane.Pause(controlplane.APIServer))
 	b.cniWhileAway(t)
@@ -94,7 +94,7 @@ func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, b.AgentStart(t.Context(), "node1"))
@@ -110,7 +110,7 @@ func TestRootEtcdAway(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.Etcd))
 	wait(t, 30*time.Second, func() string {
 		if b.client.RESTClient().Get().AbsPath("/readyz").Do(labtest.Within(t, 20*time.Second)).Error() == nil {
@@ -131,7 +131,7 @@ func TestRootForbidden(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	must(t, b.client.RbacV1().ClusterRoleBindings().Delete(t.Context(), "fairlead-agent", metav1.DeleteOptions{}))
 	// Permissions are checked when a watch begins: end the existing ones.
 	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
@@ -152,7 +152,7 @@ func TestRootWatchCut(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
-	stop := b.steady(t, "a", "c", changesOfFollows)
+	stop := b.steady(t, "a", "c", cniCosts)
 	nft := func(command string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also when the test has ended

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // lacksPeer lists what a node lacks to reach podCIDRs on another node: flows, and its own routes.
@@ -194,6 +197,59 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	t.Logf("node3 has its new address and its routes after %s", took.Round(time.Millisecond))
 	wait(t, 15*time.Second, answers)
 	everybody(t, fourth)
+}
+
+// Peers that come and go cost the packets between other nodes nothing. The routes of somebody else make ovs-vswitchd
+// take its time to read them: it drops what it looks up meanwhile.
+func TestRootPeersCostOthersNothing(t *testing.T) {
+	ovstest.UserspaceOnly(t, "the kernel's datapath has no routes of its own")
+	c := up(t, lab.Options{Nodes: 2})
+	c.addPods(t, "a@node1", "b@node2")
+	c.warm(t)
+	var batch strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&batch, "route add 10.%d.%d.0/24 via 192.168.77.1\n", 200+i/250, i%250)
+	}
+	file := filepath.Join(t.TempDir(), "routes")
+	must(t, 0, os.WriteFile(file, []byte(batch.String()), 0o600))
+	for _, node := range c.Nodes() {
+		c.host(t, node).exec(t, "ip -batch "+file)
+	}
+	a, b := c.pod(t, "a"), c.pod(t, "b")
+	var streams []*probe.Stream
+	for i := range a.ips {
+		reach(t, a, b.ips[i])
+		port, stop, err := probe.Echo(b.netNS(t), b.ips[i])
+		must(t, 0, err)
+		t.Cleanup(stop)
+		s, err := probe.Start(a.netNS(t), a.ips[i], netip.AddrPortFrom(b.ips[i], port), 10*time.Millisecond)
+		streams = append(streams, must(t, s, err))
+	}
+	guest := []string{"10.77.3.0/24", "fd77:0:0:3::/64"}
+	followed := func(state func(t *testing.T, node string, podCIDRs ...string) string) {
+		t.Helper()
+		wait(t, time.Minute, func() string { return state(t, "node1", guest...) + state(t, "node2", guest...) })
+	}
+	settle := func() { // what the change before has ovs-vswitchd look up is not under test
+		for _, node := range c.Nodes() {
+			c.host(t, node).exec(t, "ovs-appctl revalidator/wait")
+		}
+	}
+	for range 6 {
+		settle()
+		c.apply(t, nodeYAML("guest", strings.Join(guest, ","), "192.168.77.99,fd77::99"))
+		followed(c.lacksPeer)
+		settle()
+		c.remove(t, nodeYAML("guest", "", ""))
+		followed(c.keepsPeer)
+	}
+	for i, s := range streams {
+		if r := s.Stop(); r.Lost > 0 || r.Sent < 100 {
+			t.Errorf("to %s: %s", b.ips[i], r)
+		} else {
+			t.Logf("to %s: %s", b.ips[i], r)
+		}
+	}
 }
 
 // A Node without podCIDRs, before a controller has assigned some, is no peer and no problem; nor is one whose address
