@@ -112,6 +112,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e := p.evidence
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
+	e.Long = p.Silent(now) >= pure.Grace*t.Interval
 	e.Tap = p.looked.seen
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()

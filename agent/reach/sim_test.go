@@ -333,6 +333,25 @@ func TestCutOff(t *testing.T) {
 	w.wantNothingTold(t, "the node is back")
 }
 
+// A node that restarts so fast that nobody sees it down has the time of others to start its agent.
+func TestNodeRestartsUnseen(t *testing.T) {
+	w := newWorld(3)
+	w.run(time.Minute)
+	s := w.nodes[1]
+	s.dead = true // and nothing in Open vSwitch has its end any more
+	w.passes = func(from, to *simulated, _ bool) bool { return from != s && to != s }
+	w.run(90 * time.Second)
+	w.passes = always
+	s.restart()
+	w.run(time.Minute)
+	w.wantNothingTold(t, "a node was down for a moment, and starts its agent within a minute and a half")
+	w.passes = func(from, to *simulated, _ bool) bool { return from != s && to != s }
+	w.run(3 * time.Minute)
+	if len(w.told) == 0 {
+		t.Error("no agent reports a node that is not reached")
+	}
+}
+
 // A node that is down is none's fault, nor are several: those that the API server has as not ready.
 func TestNodesAreDown(t *testing.T) {
 	w := newWorld(12)

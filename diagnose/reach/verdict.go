@@ -29,7 +29,8 @@ type Evidence struct {
 	// Settled: the peer's agent should run, because it was heard, or because its node has answered for a while (Grace).
 	// Quiet: nothing was heard for so long that it is told, though the peer does not say that it does not hear this one.
 	// Lasting: nothing was heard for so long that a node which is down is known to be: the API server says so.
-	Settled, Quiet, Lasting bool
+	// Long: nothing was heard for as long as a node has to start its agent, which may have been down unseen.
+	Settled, Quiet, Lasting, Long bool
 	// Tunnel is what carries the path's packets, "udp port 6081"; empty: they are routed.
 	Tunnel string
 	// NoTunnel is why the tunnel of this node cannot work; empty: nothing is known against it.
@@ -65,9 +66,11 @@ type Counts struct {
 	Peers, Heard, Pinged int
 }
 
-// Grace is for how many intervals a node's own address must have answered until its agent should run, and Quiet after
-// how many a silent path is told: a node that restarts, or its Open vSwitch, is silent, too. Lasting is after how many
-// a node is told of which nothing at all is heard: one that is down is not ready by then.
+// Grace is for how many intervals a node's own address must have answered until its agent should run. Where nothing
+// shows that the agent runs, a path must be silent for as long until it is told: a node may restart faster than it is
+// seen to be down. Quiet is after how many a silent path is told on which packets arrive: Open vSwitch that restarts is
+// silent, too. Lasting is after how many a node is told of which nothing at all is heard: one that is down is not ready
+// by then.
 const Grace, Quiet, Lasting = 60, 15, 30
 
 // Cause is why a path does not work.
@@ -164,7 +167,7 @@ func (e Evidence) unheard(v Verdict) Verdict {
 			"off, has no route back, or that is not its address", e.Node, e.Node)
 	case e.Echo == CannotAsk && (e.NotReady || !e.Lasting):
 		return Verdict{} // it may be down
-	case !e.Settled || !e.Quiet:
+	case !e.Settled || !e.Quiet || !e.Long && e.Tap.Arrived == 0:
 		return Verdict{} // a node that starts is silent, too
 	default:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"

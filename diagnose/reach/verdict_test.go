@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Each row is a fault with what an agent sees of it. A wrong cause is worse than none.
@@ -92,6 +94,14 @@ func TestJudge(t *testing.T) {
 			nil, true},
 		{"a node that is silent for seconds", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8}, Settled: true},
 			CauseNone, false, nil, true},
+		{"a node that restarted unseen", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8},
+			Settled: true, Quiet: true}, CauseNone, false, nil, true},
+		{"packets arrive, and are not delivered", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8},
+			Tap: api.ReachTap{Sent: 6, Arrived: 5, ArrivedBy: "eth0"}}, CauseDropped, true, []string{"they arrive at eth0 of this node"}, true},
+		{"packets do not leave", Evidence{State: out, Echo: Answered, Counts: Counts{Peers: 9, Heard: 9}, Tap: api.ReachTap{Sent: 6}},
+			CauseDropped, true, []string{"they do not leave this node by any interface"}, true},
+		{"packets do not leave for a node that answers nothing", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9, Heard: 8},
+			Tap: api.ReachTap{Sent: 6}}, CauseNodeAway, false, nil, true},
 		{"all nodes are silent", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9}, Settled: true}, CauseBlocked,
 			true, nil, true},
 		{"all nodes start", Evidence{State: State{From: Fails, To: Unknown}, Echo: Answered, Counts: Counts{Peers: 9},
@@ -102,7 +112,7 @@ func TestJudge(t *testing.T) {
 	} {
 		c.e.Node, c.e.Family = "b", "IPv4"
 		if !c.fresh {
-			c.e.Settled, c.e.Quiet = true, true
+			c.e.Settled, c.e.Quiet, c.e.Long = true, true, true
 		}
 		v := Judge(c.e)
 		if v.Cause != c.cause || v.Broken != c.told {
@@ -119,7 +129,7 @@ func TestJudge(t *testing.T) {
 	}
 	never := Judge(Evidence{Node: "b", Family: "IPv6", State: State{From: Fails, To: Unknown}, Echo: Answered,
 		Counts:  Counts{Peers: 9, Heard: 8},
-		Settled: true, Quiet: true})
+		Settled: true, Quiet: true, Long: true})
 	if !slices.ContainsFunc(never.Seen, func(s string) bool { return strings.Contains(s, "may not probe") }) {
 		t.Errorf("what was never heard: %q", never.Seen)
 	}
