@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 	"github.com/fairlead-cni/fairlead/policy"
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
@@ -109,14 +110,17 @@ func (u *units) setPeer(m compile.Match, says peerFlow) {
 }
 
 // unit makes the flows, which are not kept.
-func (p *peerUnit) unit() (out openflow.Unit) {
+func (p *peerUnit) unit() openflow.Unit {
+	flows := make([]openflow.Flow, 0, len(p.says))
 	for d, says := range p.says {
 		if says.flow {
-			m := compile.Match{Direction: policy.Direction(d), Kind: compile.Address, Address: p.address}
-			out.Flows = append(out.Flows, flowsOf(compile.Flow{Match: m, Set: says.set, Guards: says.guards}, 0)...)
+			flows = append(flows, ofPeer(policy.Direction(d), p.address, says.set))
+		}
+		if says.guards {
+			flows = append(flows, policing.Twin(flows[len(flows)-1]))
 		}
 	}
-	return out
+	return openflow.Unit{Flows: flows}
 }
 
 // changed returns what differs since it was called last.

@@ -221,6 +221,7 @@ func (s *side) changes(c *Compiler, out *Changes) {
 	s.store(c, next, out)
 	out.Forbids = out.Forbids || s.dirty.narrowed
 	s.dirty.narrowed = false
+	out.Put = slices.Grow(out.Put, len(s.dirty.changed))
 	for p := range s.dirty.changed {
 		if at := c.peer(s, p); at.flow {
 			out.Put = append(out.Put, s.addressFlow(p, at))
