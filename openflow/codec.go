@@ -47,72 +47,56 @@ func encodeBundle(first uint32, changes []change, failed *error) iter.Seq[[]byte
 	}
 }
 
-// flowModBody is the length of what comes before the match in the body of a flow mod.
-const flowModBody = 40
-
 // encode appends one flow mod or group mod. A flow that is there already is replaced by adding it again, which is
 // atomic. Modify would leave the old cookie.
-func (c *change) encode(b []byte, xid uint32) ([]byte, error) {
-	if c.group != nil {
+func (c *change) encode(b []byte, xid uint32) (_ []byte, err error) {
+	start, f := len(b), c.flow
+	switch {
+	case c.group != nil:
 		return c.groupMod(b, xid), nil
-	}
-	f, command, start := *c.flow, openflow15.FC_ADD, len(b)
-	if c.delete {
-		f.Actions = nil // they may be of another program, and are not looked at
-		command = openflow15.FC_DELETE_STRICT
-	}
-	if c.rawMatch != nil {
-		f.Match = Match{} // replaced below
-	}
-	mod, err := flowMod(f, command)
-	if err != nil {
-		return b, err
-	}
-	mod.Xid = xid
-	if b, err = nx.Append(b, mod); err != nil || c.rawMatch == nil {
-		return b, err
-	}
-	b = append(b[:start+ofconn.HeaderLen+flowModBody], c.rawMatch...)
-	return ofconn.Finish(b, start), nil
-}
-
-// flowMod translates f into the terms of ofnet.
-func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
-	of := &ofctrl.Flow{Table: &ofctrl.Table{TableId: f.Table}, CookieID: f.Cookie()}
-	of.Match.Priority = f.Priority
-	for _, action := range f.Actions {
-		if to, ok := action.(Goto); ok {
-			of.Goto(uint8(to))
-		} else if encoded := action.ofnet(); encoded != nil {
-			of.ApplyAction(encoded)
-		} else {
-			return nil, fmt.Errorf("no encoding for action %s", action)
+	case c.rawMatch != nil:
+		b = append(nx.FlowMod(b, xid, 0, f.Table, openflow15.FC_DELETE_STRICT, f.Priority), c.rawMatch...)
+	case c.delete: // its actions, which may be of another program, and its cookie are not looked at
+		b, err = f.Match.encode(nx.FlowMod(b, xid, 0, f.Table, openflow15.FC_DELETE_STRICT, f.Priority))
+	default:
+		cookie, _ := f.cookieIn(b[start:]) // has room, and is overwritten
+		if b, err = f.Match.encode(nx.FlowMod(b, xid, cookie, f.Table, openflow15.FC_ADD, f.Priority)); err == nil {
+			b, err = f.encodeActions(b)
 		}
 	}
-	bundled, err := of.GetBundleMessage(command)
-	if err != nil {
-		return nil, err
-	}
-	mod, ok := bundled.GetMessage().(*openflow15.FlowMod)
-	if !ok {
-		return nil, fmt.Errorf("ofnet encoded it as %T", bundled.GetMessage())
-	}
-	var sent Match
-	for o := range f.Match.fields {
-		mod.Match.AddField(*ofField(o))
-		o.in.put(&sent, o)
-	}
-	if sent != f.Match {
-		return nil, fmt.Errorf("no encoding for match %s", &f.Match)
-	}
-	return mod, nil
+	return ofconn.Finish(b, start), err
 }
 
-func ofField(o oxm) *openflow15.MatchField {
-	if o.exact() {
-		return nx.Field(o.id, o.value[16-o.width:], nil)
+func (m *Match) encode(b []byte) ([]byte, error) {
+	start, sent := len(b), Match{}
+	b = nx.BeginMatch(b)
+	for o := range m.fields {
+		b = o.encode(b)
+		o.in.put(&sent, o)
 	}
-	return nx.Field(o.id, o.value[16-o.width:], o.mask[16-o.width:])
+	if sent != *m {
+		return b, fmt.Errorf("no encoding for match %s", m)
+	}
+	return nx.Pad(ofconn.Finish(b, start), start), nil
+}
+
+func (o *oxm) encode(b []byte) []byte {
+	return nx.Field(b, o.id, o.value[16-o.width:], o.mask[16-o.width:], o.exact())
+}
+
+func (f *Flow) encodeActions(b []byte) (_ []byte, err error) {
+	start, next := len(b), []byte(nil)
+	b = nx.BeginActions(b)
+	for _, action := range f.Actions {
+		if to, ok := action.(Goto); ok {
+			next = nx.GotoTable(nil, uint8(to))
+		} else if encoded := action.ofnet(); encoded == nil {
+			return b, fmt.Errorf("no encoding for action %s", action)
+		} else if b, err = nx.Append(b, encoded.GetActionMessage()); err != nil {
+			return b, err
+		}
+	}
+	return append(nx.EndActions(b, start), next...), nil
 }
 
 // mustIdentify fills in what libOpenflow knows of fields.
@@ -150,7 +134,8 @@ func (a Output) ofnet() ofAction {
 }
 
 func (a SetField) ofnet() ofAction {
-	return ofctrl.NewSetFieldAction(ofField(oxm{a.field, bits{a.value, allBits}}))
+	o := oxm{a.field, bits{a.value, allBits}}
+	return nx.Extension(ofconn.Finish(nx.Pad(o.encode([]byte{0, 25, 0, 0}), 0), 0))
 }
 
 func (a MoveField) ofnet() ofAction {

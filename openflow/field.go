@@ -206,7 +206,12 @@ func addrText(b []byte, o oxm) []byte {
 // part is what takes any packet if it is zero.
 func part[T comparable](of func(*Match) *T, to func(T) value, from func(oxm) T, text textFunc) access {
 	return access{
-		func(m *Match) (bits, bool) { return bits{to(*of(m)), allBits}, *of(m) != *new(T) },
+		func(m *Match) (b bits, ok bool) {
+			if x := *of(m); x != *new(T) {
+				b, ok = bits{to(x), allBits}, true
+			}
+			return b, ok
+		},
 		func(m *Match, o oxm) { *of(m) = from(o) },
 		text,
 	}
@@ -241,9 +246,11 @@ func address(of func(*Match) *netip.Addr, is func(netip.Addr) bool) access {
 // prefix is one in the header that the field is of.
 func prefix(of func(*Match) *netip.Prefix, is func(*Match, netip.Addr) bool) access {
 	return access{
-		func(m *Match) (bits, bool) {
-			p := *of(m)
-			return bits{addrValue(p.Addr()), maskValue(p.Bits(), p.Addr().BitLen())}, p.IsValid() && is(m, p.Addr())
+		func(m *Match) (b bits, ok bool) {
+			if p := *of(m); p.IsValid() && is(m, p.Addr()) {
+				b, ok = bits{addrValue(p.Addr()), maskValue(p.Bits(), p.Addr().BitLen())}, true
+			}
+			return b, ok
 		},
 		func(m *Match, o oxm) { *of(m) = o.prefix() },
 		addrText,
@@ -257,9 +264,11 @@ func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() 
 // some are bits of a field that is there if is says so.
 func some(of func(*Match) *Bits, is func(*Match) bool, text textFunc) access {
 	return access{
-		func(m *Match) (bits, bool) {
-			b := *of(m)
-			return bits{numberValue(uint32(b.Value)), numberValue(uint32(b.Mask))}, b.Mask != 0 && is(m)
+		func(m *Match) (b bits, ok bool) {
+			if x := *of(m); x.Mask != 0 && is(m) {
+				b, ok = bits{numberValue(uint32(x.Value)), numberValue(uint32(x.Mask))}, true
+			}
+			return b, ok
 		},
 		func(m *Match, o oxm) { *of(m) = Bits{uint16(o.value.number()), uint16(o.mask.number())} },
 		text,

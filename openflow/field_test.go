@@ -77,7 +77,7 @@ func TestMatchThatCannotBeSent(t *testing.T) {
 		{Tagged: true, VLAN: SegmentOf(10)},
 		{VLAN: 5},
 	} {
-		if _, err := flowMod(Flow{Match: m}, 0); err == nil {
+		if _, err := (&change{flow: &Flow{Match: m}}).encode(nil, 1); err == nil {
 			t.Errorf("no error for %+v", m)
 		}
 	}
@@ -122,7 +122,7 @@ func TestActionsRoundTrip(t *testing.T) {
 	}
 }
 
-// sentAndRead is what a flow that ofnet has encoded is to our decoder.
+// sentAndRead is what a flow that was encoded is to our decoder.
 func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	t.Helper()
 	c := change{flow: &f}
@@ -130,7 +130,7 @@ func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	if err != nil {
 		t.Fatalf("%s: %v", f, err)
 	}
-	body := b[ofconn.HeaderLen+flowModBody:]
+	body := b[ofconn.HeaderLen+40:] // behind what comes before the match
 	length := int(binary.BigEndian.Uint16(body[2:]))
 	got.Match, unsupported = readMatch(body[4:length])
 	got.Actions = readInstructions(body[(length+7)&^7:])

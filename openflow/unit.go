@@ -363,6 +363,7 @@ func (d *unitChanges) againstListed(u *units) {
 	for _, g := range u.listedGroups {
 		groups[g.ID] = g
 	}
+	d.flows = make([]change, 0, len(u.differ)) // at least, as a rule
 	for _, id := range slices.Sorted(maps.Keys(u.differ)) {
 		unit := u.want[id].now()
 		if len(unit.Flows) == 0 {

@@ -237,7 +237,7 @@ func TestMegaflowsOfOthersStay(t *testing.T) {
 	var others []string
 	judged := func(a netip.Addr) bool {
 		return slices.ContainsFunc(w.place.Ports, func(p Port) bool {
-			return w.all[p.Pod].(policy.Pod).Labels["app"] == "judged" && slices.Contains(p.At.Addrs, a)
+			return w.object(p.Pod).Labels["app"] == "judged" && slices.Contains(p.At.Addrs, a)
 		})
 	}
 	w.update()

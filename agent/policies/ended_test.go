@@ -56,7 +56,7 @@ func TestEndedInOneSegment(t *testing.T) {
 		Addrs: flowtest.Addrs("192.168.110.112")}
 	key := policy.PodKey{Namespace: "shop", Name: "y"}
 	w.place.Ports = append(w.place.Ports, Port{Pod: key, HostIf: "fly", At: twin})
-	w.source.Put("Pod", "shop/y", policy.Pod{PodKey: key, Addrs: twin.Addrs, Local: true})
+	w.source.Put("Pod", "shop/y", &policy.Pod{PodKey: key, Addrs: twin.Addrs, Local: true})
 	w.update()
 	c := connection("192.168.110.1:40000", "192.168.110.112:80")
 	if w.ends(policing.Pod{Pod: twin}.Zone(), c) || len(w.ended) != 0 {
@@ -72,7 +72,7 @@ func TestEndedInOneSegment(t *testing.T) {
 // of the node. They are let through again when it is known that they are allowed.
 func TestEndedByClosedPods(t *testing.T) {
 	for name, before := range map[string]any{"nothing is known": nil,
-		"of another UID": policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "a"}, UID: "before", Local: true}} {
+		"of another UID": &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "a"}, UID: "before", Local: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.place.Ports[0].UID = "now"
@@ -87,7 +87,7 @@ func TestEndedByClosedPods(t *testing.T) {
 					t.Errorf("a connection from %s ends: %t, want %t", from, got, want)
 				}
 			}
-			w.source.Put("Pod", "shop/a", policy.Pod{PodKey: w.place.Ports[0].Pod, UID: "now", Local: true})
+			w.source.Put("Pod", "shop/a", &policy.Pod{PodKey: w.place.Ports[0].Pod, UID: "now", Local: true})
 			if w.update(); len(w.ended) != 0 || len(w.Zones()) != 0 {
 				t.Errorf("what is allowed is still ended: %v", w.ended)
 			}

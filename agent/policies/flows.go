@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"net/netip"
+
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/policing"
 	"github.com/fairlead-cni/fairlead/policy"
@@ -24,29 +26,12 @@ func direction(d policy.Direction) policing.Direction {
 	return policing.Ingress
 }
 
-// flowsOf returns the flows that a compiler's flow is on the switch; pod is the number of its pod.
+// flowsOf returns the flows that a compiler's flow is on the switch, unless it is of an address (ofPeer); pod is the
+// number of its pod.
 func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 	d := direction(f.Direction)
 	out := openflow.Flow{Kind: openflow.KindPolicy, Table: d.Tier(uint8(f.Tier)), Priority: priority(f.Match)}
 	switch f.Kind {
-	case compile.Address:
-		out.Table, out.Priority = d.Peer(), prioAddress+2*uint16(f.Address.Bits())
-		out.Match.EtherType = openflow.IPv6
-		if f.Address.Addr().Is4() {
-			out.Match.EtherType = openflow.IPv4
-		}
-		switch {
-		case f.Address.Bits() == 0: // the switch lists a match of no bits as none, and would not have it as it was sent
-		case f.Direction == policy.Egress:
-			out.Match.Dst = f.Address
-		default:
-			out.Match.Src = f.Address
-		}
-		out.Actions = []openflow.Action{openflow.SetClass(f.Set), openflow.Goto(d.Group())}
-		if !f.Guards {
-			return []openflow.Flow{out}
-		}
-		return policing.Twice(out)
 	case compile.Member:
 		out.Table, out.Priority, out.Match.Judged = d.Group(), prioMember, pod
 		out.Actions = []openflow.Action{openflow.SetGroup(f.Set), openflow.Goto(d.Group() + 1)}
@@ -62,6 +47,25 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 		out.Kind, out.Actions = openflow.KindVerdict, verdict(f.Verdict, d, out.Table)
 	}
 	return ofTier(f.Tier, out)
+}
+
+// ofPeer returns the flow that gives an address its class.
+func ofPeer(direct policy.Direction, address netip.Prefix, class uint32) openflow.Flow {
+	d := direction(direct)
+	out := openflow.Flow{Kind: openflow.KindPolicy, Table: d.Peer(), Priority: prioAddress + 2*uint16(address.Bits()),
+		Actions: []openflow.Action{openflow.SetClass(class), openflow.Goto(d.Group())}}
+	out.Match.EtherType = openflow.IPv6
+	if address.Addr().Is4() {
+		out.Match.EtherType = openflow.IPv4
+	}
+	switch {
+	case address.Bits() == 0: // the switch lists a match of no bits as none, and would not have it as it was sent
+	case direct == policy.Egress:
+		out.Match.Dst = address
+	default:
+		out.Match.Src = address
+	}
+	return out
 }
 
 // ofTier returns the flows of a rule as its tier has them. Those of NetworkPolicies only accept.

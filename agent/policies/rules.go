@@ -27,8 +27,8 @@ type Rules struct {
 	source   *feed.Objects
 	compiler *compile.Compiler
 	known    bool // all objects have been read
-	// all are the cluster's pods as the API has them, the values that source had, and namespaces those that it has.
-	all        map[policy.PodKey]any // policy.Pod
+	// own are the pods, as the API has them, that the compiler has otherwise or not at all; namespaces are the API's.
+	own        map[policy.PodKey]*policy.Pod
 	namespaces map[string]policy.Namespace
 	place      Place
 	pods       map[policy.PodKey]*pod // of this node
@@ -79,7 +79,7 @@ const nobody = 1
 
 // NewRules returns Rules that know nothing yet.
 func NewRules(source *feed.Objects) *Rules {
-	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]any{},
+	return &Rules{source: source, compiler: compile.New(), own: map[policy.PodKey]*policy.Pod{},
 		namespaces: map[string]policy.Namespace{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
 		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits(),
 		verdicts: verdicts{counters: newCounters(), logged: map[policy.PodKey]uint32{}}}
@@ -144,8 +144,8 @@ func (r *Rules) Problems() []string {
 // take stores what an object has become.
 func (r *Rules) take(key feed.Key, v any) {
 	switch o := v.(type) {
-	case policy.Pod:
-		r.all[o.PodKey] = v
+	case *policy.Pod:
+		r.own[o.PodKey] = o
 		r.dirty[o.PodKey] = struct{}{}
 	case policy.Namespace:
 		r.namespaces[o.Name] = o
@@ -169,8 +169,7 @@ func (r *Rules) gone(key feed.Key) {
 	}
 	switch key.Kind {
 	case feed.Pod:
-		delete(r.all, policy.PodKey{Namespace: namespace, Name: name})
-		r.dirty[policy.PodKey{Namespace: namespace, Name: name}] = struct{}{}
+		r.goneFrom(policy.PodKey{Namespace: namespace, Name: name})
 	case feed.Namespace:
 		delete(r.namespaces, name)
 		if r.source.Complete { // it has the label that every namespace has
@@ -228,42 +227,79 @@ func (r *Rules) number(key policy.PodKey) uint32 {
 	return n
 }
 
-// setPod tells the compiler what a pod is.
+// object is what the API has under a pod's name; nil if it has none.
+func (r *Rules) object(key policy.PodKey) *policy.Pod {
+	if o := r.own[key]; o != nil {
+		return o
+	}
+	if p := r.compiler.Pod(key); p != nil && !p.Local {
+		return p
+	}
+	return nil
+}
+
+// goneFrom takes note that the API has no pod of that name any more.
+func (r *Rules) goneFrom(key policy.PodKey) {
+	delete(r.own, key)
+	if r.object(key) != nil {
+		r.compiler.DeletePod(key)
+	}
+	r.dirty[key] = struct{}{}
+}
+
+// setPod tells the compiler what a pod is, and keeps its object if the compiler does not.
 func (r *Rules) setPod(key policy.PodKey) {
-	api, found := r.all[key].(policy.Pod)
+	o := r.object(key)
+	if is := r.seenAs(key, o); is == nil {
+		r.compiler.DeletePod(key)
+	} else {
+		r.compiler.SetPod(is)
+	}
+	if o == nil || r.compiler.Pod(key) == o {
+		delete(r.own, key)
+	} else {
+		r.own[key] = o
+	}
+}
+
+// seenAs returns what policies take a pod for that the API has as o; nil for none.
+func (r *Rules) seenAs(key policy.PodKey, o *policy.Pod) *policy.Pod {
 	p := r.pods[key]
 	if p == nil || len(p.ports) == 0 {
 		r.setClosed(key, p, false)
-		if api.Local = false; found {
-			r.compiler.SetPod(api)
-		} else {
-			r.compiler.DeletePod(key)
+		if o == nil || !o.Local {
+			return o
 		}
-		return
+		elsewhere := *o
+		elsewhere.Local = false
+		return &elsewhere
 	}
-	if !found && !r.source.Complete {
-		r.compiler.DeletePod(key)
+	if o == nil && !r.source.Complete {
 		r.setClosed(key, p, true)
-		return
+		return nil
 	}
 	r.setClosed(key, p, false)
-	if found && !slices.ContainsFunc(p.ports, r.owned) {
+	if o != nil && !slices.ContainsFunc(p.ports, r.owned) {
 		// The pod of that name here has gone, or is not in the API yet; one of another node may be a peer.
-		if r.compiler.DeletePod(key); !api.Local {
-			r.compiler.SetPod(api)
+		if o.Local {
+			return nil
 		}
-		return
+		return o
 	}
 	if _, there := r.namespaces[key.Namespace]; r.source.Complete && !there {
 		r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(key)))
 	}
-	api.PodKey, api.Local, api.HostNetwork, api.Addrs = key, true, false, nil
+	here := policy.Pod{}
+	if o != nil {
+		here = *o
+	}
+	here.PodKey, here.Local, here.HostNetwork, here.Addrs = key, true, false, nil
 	for _, port := range p.ports {
 		if r.owned(port) {
-			api.Addrs = append(api.Addrs, policing.Pod{Pod: port.At}.Own()...)
+			here.Addrs = append(here.Addrs, policing.Pod{Pod: port.At}.Own()...)
 		}
 	}
-	r.compiler.SetPod(api)
+	return &here
 }
 
 func namespaceOf(key policy.PodKey) *corev1.Namespace {
@@ -328,8 +364,8 @@ func (r *Rules) count(m compile.Match, n int) {
 // owned reports whether a port is the pod's that the API has under that name, as far as is known. A StatefulSet's pod
 // that is replaced may have a port here before the API's watch says so, and other labels.
 func (r *Rules) owned(port Port) bool {
-	api, found := r.all[port.Pod].(policy.Pod)
-	return !found || r.source.Complete || api.Is(port.UID)
+	o := r.object(port.Pod)
+	return o == nil || r.source.Complete || o.Is(port.UID)
 }
 
 // divert has the packets of a pod judged if a rule applies to it, or closes it, and forgets pods that are gone.

@@ -11,7 +11,7 @@ import (
 )
 
 // peerBytes is the most that is kept for a pod of another node which is a peer in both directions.
-const peerBytes = 1300
+const peerBytes = 450
 
 // A cluster has many pods, and each agent keeps what its policies need of each of them.
 func TestPeersSize(t *testing.T) {
@@ -21,9 +21,9 @@ func TestPeersSize(t *testing.T) {
 	w.update()
 	w.source.Take()
 	const n = 10000
-	var pods []policy.Pod
+	var pods []*policy.Pod
 	for i := range n {
-		pods = append(pods, policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: fmt.Sprint("far-", i)},
+		pods = append(pods, &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: fmt.Sprint("far-", i)},
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 20, byte(i >> 8), byte(i)})}})
 	}
 	before := inUse()
@@ -36,10 +36,19 @@ func TestPeersSize(t *testing.T) {
 	} else {
 		t.Logf("%d bytes for each peer", got)
 	}
-	if len(w.Units()) < 2*n {
+	if len(w.Units()) < n {
 		t.Errorf("%d units for %d peers", len(w.Units()), n)
 	}
 	runtime.KeepAlive(pods)
+}
+
+// The flows of each peer are made whenever they are sent, or the list of the switch's flows is compared.
+func TestPeersAllocate(t *testing.T) {
+	const most = 5 // of both directions: the flows, and for each its actions and what these set
+	p := peerUnit{address: netip.MustParsePrefix("10.20.0.1/32"), says: [2]peerFlow{{7, true, false}, {8, true, false}}}
+	if got := testing.AllocsPerRun(100, func() { p.unit() }); got > most {
+		t.Errorf("%.0f allocations, want at most %d", got, most)
+	}
 }
 
 // inUse is how many bytes of the heap are reachable.

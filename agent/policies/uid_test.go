@@ -20,7 +20,7 @@ func TestPodOfTheSameName(t *testing.T) {
 		t.Fatal(w.place.Ports)
 	}
 	put := func(uid, hash string) {
-		w.source.Put("Pod", key.String(), policy.Pod{PodKey: key, UID: uid, ConfigHash: hash, Local: true,
+		w.source.Put("Pod", key.String(), &policy.Pod{PodKey: key, UID: uid, ConfigHash: hash, Local: true,
 			Labels: map[string]string{"app": "friend"}})
 	}
 	const packet = "in_port=4,dl_src=0a:00:00:00:00:04,dl_dst=" + router + ",tcp,nw_src=10.10.0.4,nw_dst=203.0.113.9,nw_ttl=64"

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 	"github.com/fairlead-cni/fairlead/policy"
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
@@ -15,23 +16,24 @@ type units struct {
 	ids     map[any]uint32
 	last    uint32
 	flows   map[uint32]openflow.Unit
-	peers   map[peerKey]peerUnit
+	peers   map[netip.Prefix]*peerUnit
 	pending map[uint32]openflow.Unit
 }
 
 // portKey is the name of a port.
 type portKey string
 
-// peerKey is for the class of an address: what of a compile.Match it takes to tell it from others.
-type peerKey struct {
-	direction policy.Direction
-	address   netip.Prefix
+// peerUnit is what the flows of an address or network say, of both directions. It is not changed.
+type peerUnit struct {
+	id      uint32
+	address netip.Prefix
+	says    [2]peerFlow
 }
 
-// peerUnit has the unit's number, and Set and Guards of a compile.Flow.
-type peerUnit struct {
-	id, set uint32
-	guards  bool
+// peerFlow has Set and Guards of a compile.Flow; the zero value is none.
+type peerFlow struct {
+	set          uint32
+	flow, guards bool
 }
 
 // passKey is for what lets a pod's packets pass the tier NetworkPolicy.
@@ -41,7 +43,7 @@ type passKey policy.PodKey
 const sharedKey portKey = ""
 
 func newUnits() units {
-	return units{ids: map[any]uint32{}, flows: map[uint32]openflow.Unit{}, peers: map[peerKey]peerUnit{},
+	return units{ids: map[any]uint32{}, flows: map[uint32]openflow.Unit{}, peers: map[netip.Prefix]*peerUnit{},
 		pending: map[uint32]openflow.Unit{}}
 }
 
@@ -49,8 +51,8 @@ func newUnits() units {
 func (u *units) all() map[uint32]openflow.Unit {
 	out := make(map[uint32]openflow.Unit, len(u.flows)+len(u.peers))
 	maps.Copy(out, u.flows)
-	for key, p := range u.peers {
-		out[p.id] = p.unit(key)
+	for _, p := range u.peers {
+		out[p.id] = openflow.Unit{Made: p.unit}
 	}
 	return out
 }
@@ -81,31 +83,44 @@ func (u *units) next() uint32 {
 	return u.last
 }
 
-// putPeer stores what the flows of an address say.
+// putPeer stores what the flow of an address says.
 func (u *units) putPeer(f compile.Flow) {
-	key := peerKey{f.Direction, f.Address}
-	p := peerUnit{id: u.peers[key].id, set: f.Set, guards: f.Guards}
-	if p.id == 0 {
-		p.id = u.next()
-	}
-	u.peers[key] = p
-	u.pending[p.id] = p.unit(key)
+	u.setPeer(f.Match, peerFlow{f.Set, true, f.Guards})
 }
 
-func (u *units) forgetPeer(m compile.Match) {
-	key := peerKey{m.Direction, m.Address}
-	if id := u.peers[key].id; id != 0 {
-		delete(u.peers, key)
-		u.pending[id] = openflow.Unit{}
+func (u *units) forgetPeer(m compile.Match) { u.setPeer(m, peerFlow{}) }
+
+func (u *units) setPeer(m compile.Match, says peerFlow) {
+	next := peerUnit{address: m.Address}
+	if p := u.peers[m.Address]; p != nil {
+		next = *p
+	}
+	next.says[m.Direction] = says
+	switch {
+	case next.says != [2]peerFlow{}:
+		if next.id == 0 {
+			next.id = u.next()
+		}
+		u.peers[m.Address] = &next
+		u.pending[next.id] = openflow.Unit{Made: next.unit}
+	case next.id != 0:
+		delete(u.peers, m.Address)
+		u.pending[next.id] = openflow.Unit{}
 	}
 }
 
-// unit has flows that are made when they are needed.
-func (p peerUnit) unit(key peerKey) openflow.Unit {
-	return openflow.Unit{Made: func() openflow.Unit {
-		m := compile.Match{Direction: key.direction, Kind: compile.Address, Address: key.address}
-		return openflow.Unit{Flows: flowsOf(compile.Flow{Match: m, Set: p.set, Guards: p.guards}, 0)}
-	}}
+// unit makes the flows, which are not kept.
+func (p *peerUnit) unit() openflow.Unit {
+	flows := make([]openflow.Flow, 0, len(p.says))
+	for d, says := range p.says {
+		if says.flow {
+			flows = append(flows, ofPeer(policy.Direction(d), p.address, says.set))
+		}
+		if says.guards {
+			flows = append(flows, policing.Twin(flows[len(flows)-1]))
+		}
+	}
+	return openflow.Unit{Flows: flows}
 }
 
 // changed returns what differs since it was called last.

@@ -70,7 +70,7 @@ func newWorld(t testing.TB, policies ...policy.Policy) *world {
 		w.view.Pods = append(w.view.Pods, at)
 		key := policy.PodKey{Namespace: "shop", Name: p.name}
 		w.place.Ports = append(w.place.Ports, Port{Pod: key, HostIf: "fl" + p.name, At: at})
-		w.source.Put(feed.Pod, key.String(), policy.Pod{PodKey: key, Labels: p.labels, Addrs: at.Addrs, Local: true})
+		w.source.Put(feed.Pod, key.String(), &policy.Pod{PodKey: key, Labels: p.labels, Addrs: at.Addrs, Local: true})
 	}
 	w.source.Put(feed.Namespace, "shop", policy.Namespace{Name: "shop", Labels: map[string]string{"team": "shop"}})
 	for _, p := range policies {

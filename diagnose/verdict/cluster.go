@@ -40,7 +40,7 @@ func New(pods []corev1.Pod, local func(policy.PodKey) bool) *Cluster {
 		}
 		p.Local = local(p.PodKey)
 		c.Pods[p.PodKey], c.homes[p.PodKey] = p, pods[i].Spec.NodeName
-		c.Compiler.SetPod(p)
+		c.Compiler.SetPod(&p)
 	}
 	return c
 }

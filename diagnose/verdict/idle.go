@@ -75,7 +75,7 @@ func (r *reading) read(ctx context.Context, namespace string) error {
 		}
 		for i := range list.Items {
 			if p, running := policy.FromPod(&list.Items[i], ""); running {
-				r.c.SetPod(p)
+				r.c.SetPod(&p)
 			}
 		}
 		if o.Continue = list.Continue; o.Continue == "" {

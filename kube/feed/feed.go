@@ -45,9 +45,9 @@ func New() *Objects {
 // Changed receives after changes that Take has not returned yet.
 func (p *Objects) Changed() <-chan struct{} { return p.changed }
 
-// Take returns the objects that have changed since Take was called last: a policy.Policy, policy.Pod, policy.Namespace
-// or policy.Node, nil for one that is gone; and when the first of these changes was handed over, zero for none. It is
-// not known, and nothing is taken, until all objects have been read.
+// Take returns the objects that have changed since Take was called last: a policy.Policy, *policy.Pod, policy.Namespace
+// or policy.Node, which nobody modifies, nil for one that is gone; and when the first of these changes was handed over,
+// zero for none. It is not known, and nothing is taken, until all objects have been read.
 func (p *Objects) Take() (changed map[Key]any, since time.Time, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

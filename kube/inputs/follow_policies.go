@@ -63,10 +63,7 @@ func (k *Kubernetes) followLabels() {
 	// those of now: the last valid Node may have had others, which a rule that accepts would open.
 	k.nodes.Part = func(key string, n Node) { k.putPart(feed.Node, key, n.policy, true) }
 	k.pods.Each = func(key string, _, p Pod, exists bool) {
-		if exists = exists && p.policy != nil; !exists {
-			p.policy = &policy.Pod{}
-		}
-		k.putPart(feed.Pod, key, *p.policy, exists)
+		k.putPart(feed.Pod, key, p.policy, exists && p.policy != nil)
 	}
 	k.namespaces.Whole = func() { k.judged.Whole(feed.Namespace) }
 	k.nodes.Whole = func() { k.judged.Whole(feed.Node) }

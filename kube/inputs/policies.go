@@ -22,7 +22,7 @@ func (s *Snapshot) judged() map[feed.Key]any {
 	}
 	for name, p := range s.Pods {
 		if p.policy != nil {
-			out[feed.Key{Kind: feed.Pod, Name: name}] = *p.policy
+			out[feed.Key{Kind: feed.Pod, Name: name}] = p.policy
 		}
 	}
 	for _, p := range s.NetworkPolicies {

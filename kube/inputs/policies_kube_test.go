@@ -66,7 +66,7 @@ func gone(v any) bool { return v == nil }
 
 // pod returns whether a running Pod is seen.
 func (j *judged) pod(name string) bool {
-	p, is := j.seen[feed.Key{Kind: feed.Pod, Name: name}].(policy.Pod)
+	p, is := j.seen[feed.Key{Kind: feed.Pod, Name: name}].(*policy.Pod)
 	return is && len(p.Addrs) == 1 && p.Labels["app"] != ""
 }
 
@@ -120,7 +120,7 @@ func TestKubePolicyObjects(t *testing.T) {
 	j.until("the Node", j.has(feed.Node, "me", func(v any) bool { _, ok := v.(policy.Node); return ok }))
 	c.run("default", "mine", "me", "10.0.0.8")
 	j.until("the Pod of this node", func() bool { return j.pod("default/mine") })
-	if p := j.seen[feed.Key{Kind: feed.Pod, Name: "default/mine"}].(policy.Pod); !p.Local {
+	if p := j.seen[feed.Key{Kind: feed.Pod, Name: "default/mine"}].(*policy.Pod); !p.Local {
 		t.Errorf("%+v is not local", p)
 	}
 	c.must(c.Admin().CoreV1().Pods("default").Delete(t.Context(), "mine", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))

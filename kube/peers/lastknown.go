@@ -28,7 +28,7 @@ type content struct {
 	Policies   []policy.Policy
 	Namespaces []policy.Namespace
 	Nodes      []policy.Node
-	Pods       []policy.Pod
+	Pods       []*policy.Pod
 }
 
 // read returns the content of the file and when it was written.
@@ -89,7 +89,7 @@ func (f lastKnown) write(objects map[feed.Key]any) (size int, err error) {
 			c.Namespaces = append(c.Namespaces, o)
 		case policy.Node:
 			c.Nodes = append(c.Nodes, o)
-		case policy.Pod:
+		case *policy.Pod:
 			c.Pods = append(c.Pods, o)
 		}
 	}

@@ -27,12 +27,12 @@ func (n needed) add(namespace string, v policy.Verdict) {
 
 // need is what the policies of known need.
 func need(known map[feed.Key]any) needed {
-	namespaces, local := map[string]policy.Namespace{}, map[string][]policy.Pod{}
+	namespaces, local := map[string]policy.Namespace{}, map[string][]*policy.Pod{}
 	for _, v := range known {
 		switch o := v.(type) {
 		case policy.Namespace:
 			namespaces[o.Name] = o
-		case policy.Pod:
+		case *policy.Pod:
 			if !o.HostNetwork {
 				local[o.Namespace] = append(local[o.Namespace], o)
 			}
@@ -51,7 +51,7 @@ func need(known map[feed.Key]any) needed {
 }
 
 // applies reports whether p selects a Pod of this node.
-func applies(p policy.Policy, namespaces map[string]policy.Namespace, local map[string][]policy.Pod) bool {
+func applies(p policy.Policy, namespaces map[string]policy.Namespace, local map[string][]*policy.Pod) bool {
 	for name, pods := range local {
 		if !has(p.Subject, name, namespaces) {
 			continue

@@ -200,10 +200,10 @@ func (p *Peers) first(next map[feed.Key]any) {
 func (p *Peers) restricts(changed map[feed.Key]any) bool {
 	for key, v := range changed {
 		before, had := p.given[key]
-		now, isPod := v.(policy.Pod)
+		now, isPod := v.(*policy.Pod)
 		switch {
 		case key.Kind == feed.Node, key.Kind == feed.Pod && (!isPod || !had), reflect.DeepEqual(before, v):
-		case isPod && maps.Equal(before.(policy.Pod).Labels, now.Labels):
+		case isPod && maps.Equal(before.(*policy.Pod).Labels, now.Labels):
 		default:
 			return true
 		}
@@ -230,7 +230,7 @@ func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
 		p.given[key] = v // which its reader has, too
 		return
 	}
-	if pod, is := either(v, before).(policy.Pod); is && !pod.Local {
+	if pod, is := either(v, before).(*policy.Pod); is && !pod.Local {
 		p.stale = true
 	} else {
 		p.unsaved = true

@@ -55,9 +55,9 @@ func world(t *testing.T, names ...string) map[feed.Key]any {
 		{Kind: feed.Namespace, Name: "far"}:  policy.Namespace{Name: "far", Labels: map[string]string{"team": "x"}},
 		{Kind: feed.Namespace, Name: "x"}:    policy.Namespace{Name: "x", Labels: map[string]string{"team": "x"}},
 		{Kind: feed.Node, Name: "n"}:         policy.Node{Name: "n"},
-		{Kind: feed.Pod, Name: "shop/web"}: policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "web"}, Local: true,
+		{Kind: feed.Pod, Name: "shop/web"}: &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "web"}, Local: true,
 			Labels: map[string]string{"app": "web"}},
-		{Kind: feed.Pod, Name: "far/host"}: policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "host"}, Local: true,
+		{Kind: feed.Pod, Name: "far/host"}: &policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "host"}, Local: true,
 			HostNetwork: true},
 	}
 	for _, name := range names {
@@ -215,7 +215,7 @@ func TestBatchIsOneChange(t *testing.T) {
 	next := map[feed.Key]any{{Kind: feed.NetworkPolicy, Name: "shop/after"}: policy.Policy{}}
 	for i := range 5000 {
 		name := strconv.Itoa(i)
-		next[feed.Key{Kind: feed.Pod, Name: "shop/" + name}] = policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: name}}
+		next[feed.Key{Kind: feed.Pod, Name: "shop/" + name}] = &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: name}}
 	}
 	var handing sync.WaitGroup
 	handing.Go(func() { hand(next) })

@@ -42,7 +42,7 @@ func Pods(from corev1client.PodsGetter, namespace string, selector fields.Select
 // ahead, has them.
 type reader struct {
 	*follow.Follower
-	pods *follow.Kind[any] // policy.Pod
+	pods *follow.Kind[*policy.Pod]
 	stop context.CancelFunc
 	// began: changes wait for it until patience after that.
 	began time.Time
@@ -52,16 +52,17 @@ type reader struct {
 func (p *Peers) read(ctx context.Context, namespace string) *reader {
 	ctx, stop := context.WithCancel(ctx)
 	shared := labelSets{}
-	r := &reader{stop: stop, began: time.Now(), pods: follow.NewKind(func() {}, func(o runtime.Object) (any, error) {
+	r := &reader{stop: stop, began: time.Now()}
+	r.pods = follow.NewKind(func() {}, func(o runtime.Object) (*policy.Pod, error) {
 		pod, running := policy.FromPod(o.(*corev1.Pod), p.node)
 		if !running || pod.Local {
 			return nil, nil
 		}
 		pod.Namespace = unique.Make(pod.Namespace).Value() // once, not for each of its Pods
 		pod.Labels = shared.one(pod.Labels)
-		return pod, nil
-	})}
-	r.pods.Each = func(key string, _, _ any, _ bool) {
+		return &pod, nil
+	})
+	r.pods.Each = func(key string, _, _ *policy.Pod, _ bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		next := map[feed.Key]any{}

@@ -54,7 +54,7 @@ func (s *silent) hand() (waits bool) {
 		switch o := v.(type) {
 		case policy.Namespace:
 			s.rules.SetNamespace(o)
-		case policy.Pod:
+		case *policy.Pod:
 			s.rules.SetPod(o)
 		case policy.Policy:
 			o.Name = key.Name
@@ -116,7 +116,7 @@ func TestNewPodWaitsForWhatIsDenied(t *testing.T) {
 	web := feed.Key{Kind: feed.Pod, Name: "shop/web"}
 	other := feed.Key{Kind: feed.Pod, Name: "far/other"} // which no rule applies to
 	s := newSilent(t, without(all, web))
-	s.change(map[feed.Key]any{web: all[web], other: policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "other"},
+	s.change(map[feed.Key]any{web: all[web], other: &policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "other"},
 		Local: true}})
 	if s.open(policy.Ingress) {
 		t.Error("what a rule denies is accepted, as it was not read yet")

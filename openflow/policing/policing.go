@@ -183,15 +183,19 @@ func flow(table uint8, priority uint16, m openflow.Match, actions ...openflow.Ac
 	return openflow.Flow{Kind: openflow.KindPolicy, Table: table, Priority: priority, Match: m, Actions: actions}
 }
 
-// Twice returns flows, and each of them again with the next lower priority: without one of the two, packets go on the
-// same way. It is for flows without which a packet would get further than with them.
+// Twice returns flows, and the Twin of each. It is for flows without which a packet would get further than with them.
 func Twice(flows ...openflow.Flow) []openflow.Flow {
 	out := slices.Clone(flows)
 	for _, f := range flows {
-		f.Priority, f.Kind = f.Priority-1, openflow.KindPolicyTwin
-		out = append(out, f)
+		out = append(out, Twin(f))
 	}
 	return out
+}
+
+// Twin is f with the next lower priority: without one of the two, packets go on the same way.
+func Twin(f openflow.Flow) openflow.Flow {
+	f.Priority, f.Kind = f.Priority-1, openflow.KindPolicyTwin
+	return f
 }
 
 func ethertype(a netip.Addr) openflow.EtherType {

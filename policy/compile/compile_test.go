@@ -53,6 +53,8 @@ func newOne(t *testing.T) one {
 	return o
 }
 
+func (o one) SetPod(p policy.Pod) { o.Compiler.SetPod(&p) }
+
 // ingress says what becomes of TCP to port 80, by Judge and by the flows, which agree.
 func (o one) ingress(from string) compile.Decision {
 	o.t.Helper()

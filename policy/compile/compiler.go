@@ -11,12 +11,11 @@ import (
 // Compiler has the cluster's objects, and what follows from them for the local pods. Its methods must not be called
 // at the same time. The zero value is not usable.
 type Compiler struct {
-	pods, local map[policy.PodKey]*pod
-	namespaces  map[string]*namespace
-	nodes       map[string]policy.Node
-	policies    map[policy.Ref]*entry
-	// owners are the pods and nodes at an address: one, unless an object is out of date.
-	owners map[netip.Addr]*owners
+	local      map[policy.PodKey]*pod
+	namespaces map[string]*namespace // with all pods
+	nodes      map[string]policy.Node
+	policies   map[policy.Ref]*entry
+	addrs      map[netip.Addr]*address
 	// numbers are those that a named port has, with the number of pods.
 	numbers map[policy.NamedPort]map[uint16]int
 	sides   [2]*side
@@ -29,10 +28,15 @@ type Compiler struct {
 	hash func(string) uint32
 }
 
-// pod is a pod that policies can select: without hostNetwork.
+// pod is a pod that policies can select: without hostNetwork. A cluster has many of them, and few are local.
 type pod struct {
-	policy.Pod
-	// policies select it, if it is local; nil if it never was.
+	*policy.Pod
+	*subject // nil if it never was local
+}
+
+// subject is what follows from policies for a local pod.
+type subject struct {
+	// policies select it.
 	policies map[*entry]struct{}
 	// conjunctions, groups and flows are by direction.
 	conjunctions [2]map[*conjunction]struct{}
@@ -44,7 +48,7 @@ type pod struct {
 type namespace struct {
 	labels map[string]string
 	known  bool // there is an object
-	pods   map[policy.PodKey]*pod
+	pods   map[string]*pod
 	// policies are its NetworkPolicies.
 	policies map[policy.Ref]*entry
 }
@@ -60,21 +64,14 @@ type entry struct {
 	used  map[policy.NamedPort]struct{} // the named ports of its rules
 }
 
-// owners are the holders of an address.
-type owners struct {
-	pods  []*pod
-	nodes []string
-}
-
 // New returns a Compiler that knows no object.
 func New() *Compiler {
 	c := &Compiler{
-		pods:       map[policy.PodKey]*pod{},
 		local:      map[policy.PodKey]*pod{},
 		namespaces: map[string]*namespace{},
 		nodes:      map[string]policy.Node{},
 		policies:   map[policy.Ref]*entry{},
-		owners:     map[netip.Addr]*owners{},
+		addrs:      map[netip.Addr]*address{},
 		numbers:    map[policy.NamedPort]map[uint16]int{},
 		rules:      map[uint32]*conjunction{},
 		refresh:    map[*entry]struct{}{},
@@ -86,14 +83,15 @@ func New() *Compiler {
 	return c
 }
 
-// SetPod adds a pod, or replaces the one of that name. p's slices and maps are kept.
-func (c *Compiler) SetPod(p policy.Pod) {
+// SetPod adds a pod, or replaces the one of that name. p is kept: do not modify it.
+func (c *Compiler) SetPod(p *policy.Pod) {
 	if p.HostNetwork {
 		c.DeletePod(p.PodKey)
 		return
 	}
-	old := c.pods[p.PodKey]
+	old := c.pod(p.PodKey)
 	if old != nil && samePod(old.Pod, p) {
+		old.Pod = p
 		return
 	}
 	if old != nil {
@@ -104,13 +102,12 @@ func (c *Compiler) SetPod(p policy.Pod) {
 		// What is local stays the same value: flows and rules refer to it.
 		ports := !slices.Equal(old.Ports, p.Ports)
 		old.Pod = p
-		if ports {
+		if ports && old.subject != nil {
 			c.refreshAll(old.policies)
 		}
 	} else {
 		old = &pod{Pod: p}
-		c.pods[p.PodKey] = old
-		c.namespace(p.Namespace).pods[p.PodKey] = old
+		c.namespace(p.Namespace).pods[p.Name] = old
 	}
 	c.addPeer(old)
 	c.selectPod(old)
@@ -118,18 +115,32 @@ func (c *Compiler) SetPod(p policy.Pod) {
 
 // DeletePod removes a pod.
 func (c *Compiler) DeletePod(key policy.PodKey) {
-	p := c.pods[key]
+	p := c.pod(key)
 	if p == nil {
 		return
 	}
 	c.forgetPeer(p)
 	c.deselect(p)
-	delete(c.pods, key)
-	delete(c.namespaces[key.Namespace].pods, key)
+	delete(c.namespaces[key.Namespace].pods, key.Name)
 	c.dropNamespace(key.Namespace)
 }
 
-func samePod(a, b policy.Pod) bool {
+// Pod returns what SetPod was called with last for a pod; nil if there is none.
+func (c *Compiler) Pod(key policy.PodKey) *policy.Pod {
+	if p := c.pod(key); p != nil {
+		return p.Pod
+	}
+	return nil
+}
+
+func (c *Compiler) pod(key policy.PodKey) *pod {
+	if ns := c.namespaces[key.Namespace]; ns != nil {
+		return ns.pods[key.Name]
+	}
+	return nil
+}
+
+func samePod(a, b *policy.Pod) bool {
 	return a.Created == b.Created && a.Local == b.Local && slices.Equal(a.Addrs, b.Addrs) &&
 		slices.Equal(a.Ports, b.Ports) && maps.Equal(a.Labels, b.Labels)
 }
@@ -137,9 +148,7 @@ func samePod(a, b policy.Pod) bool {
 // addPeer and forgetPeer keep what others see of a pod.
 func (c *Compiler) addPeer(p *pod) {
 	for _, a := range p.Addrs {
-		o := c.ownersOf(a)
-		o.pods = append(o.pods, p)
-		slices.SortFunc(o.pods, later)
+		c.addr(a).add(p)
 		c.dirtyAddr(a)
 	}
 	for _, port := range p.Ports {
@@ -149,43 +158,12 @@ func (c *Compiler) addPeer(p *pod) {
 
 func (c *Compiler) forgetPeer(p *pod) {
 	for _, a := range p.Addrs {
-		o := c.ownersOf(a)
-		o.pods = slices.DeleteFunc(o.pods, func(other *pod) bool { return other == p })
-		c.dropOwners(a)
+		c.addr(a).remove(p)
+		c.dropAddr(a)
 		c.dirtyAddr(a)
 	}
 	for _, port := range p.Ports {
 		c.countPort(port, -1)
-	}
-}
-
-// later orders pods with one address: the later one has it. What the node itself has given to a pod, no other has: the
-// API server learns that later, after a reboot say, when addresses are given anew.
-func later(a, b *pod) int {
-	switch {
-	case a.Local != b.Local:
-		if a.Local {
-			return -1
-		}
-		return 1
-	case a.Created != b.Created:
-		return int(min(max(b.Created-a.Created, -1), 1))
-	case a.String() < b.String():
-		return -1
-	}
-	return 1
-}
-
-func (c *Compiler) ownersOf(a netip.Addr) *owners {
-	if c.owners[a] == nil {
-		c.owners[a] = &owners{}
-	}
-	return c.owners[a]
-}
-
-func (c *Compiler) dropOwners(a netip.Addr) {
-	if o := c.owners[a]; len(o.pods)+len(o.nodes) == 0 {
-		delete(c.owners, a)
 	}
 }
 
@@ -259,7 +237,7 @@ func (c *Compiler) namespaceChanged(name string, ns *namespace) {
 func (c *Compiler) namespace(name string) *namespace {
 	ns := c.namespaces[name]
 	if ns == nil {
-		ns = &namespace{pods: map[policy.PodKey]*pod{}, policies: map[policy.Ref]*entry{}}
+		ns = &namespace{pods: map[string]*pod{}, policies: map[policy.Ref]*entry{}}
 		c.namespaces[name] = ns
 	}
 	return ns
@@ -284,7 +262,8 @@ func (c *Compiler) SetNode(n policy.Node) {
 	c.DeleteNode(n.Name)
 	c.nodes[n.Name] = n
 	for _, a := range n.Addrs {
-		c.ownersOf(a).nodes = append(c.ownersOf(a).nodes, n.Name)
+		more := c.addr(a).others()
+		more.nodes = append(more.nodes, n.Name)
 		c.dirtyAddr(a)
 	}
 }
@@ -292,9 +271,9 @@ func (c *Compiler) SetNode(n policy.Node) {
 // DeleteNode removes a Node.
 func (c *Compiler) DeleteNode(name string) {
 	for _, a := range c.nodes[name].Addrs {
-		o := c.ownersOf(a)
-		o.nodes = slices.DeleteFunc(o.nodes, func(other string) bool { return other == name })
-		c.dropOwners(a)
+		more := c.addr(a).others()
+		more.nodes = slices.DeleteFunc(more.nodes, func(other string) bool { return other == name })
+		c.dropAddr(a)
 		c.dirtyAddr(a)
 	}
 	delete(c.nodes, name)
@@ -382,8 +361,8 @@ func (c *Compiler) selectPod(p *pod) {
 		return
 	}
 	c.local[p.PodKey] = p
-	if p.policies == nil {
-		p.policies = map[*entry]struct{}{}
+	if p.subject == nil {
+		p.subject = &subject{policies: map[*entry]struct{}{}}
 	}
 	c.dirtyPod(p)
 	candidates := maps.Clone(p.policies)
@@ -405,6 +384,9 @@ func (c *Compiler) selectPod(p *pod) {
 
 // deselect takes p out of all policies.
 func (c *Compiler) deselect(p *pod) {
+	if p.subject == nil {
+		return
+	}
 	for e := range p.policies {
 		c.changeSubject(e, p, false)
 	}

@@ -204,7 +204,7 @@ func (c *Compiler) add(e *entry, key string, d policy.Direction, p part) *conjun
 	n.number = freeNumber(c.hash(key), func(i uint32) bool { return c.rules[i] != nil })
 	c.rules[n.number] = n
 	for _, want := range p.sets {
-		n.sets = append(n.sets, s.use(want, n))
+		n.sets = append(n.sets, s.use(c, want, n))
 	}
 	for _, m := range n.portMatches() {
 		if s.ports[m] == nil {
@@ -222,7 +222,7 @@ func (c *Compiler) remove(n *conjunction) {
 	n.apply(nil, s)
 	s.dirtyRule(n)
 	for _, set := range n.sets {
-		s.leave(set, n)
+		s.leave(c, set, n)
 	}
 	for _, m := range n.portMatches() {
 		if delete(s.ports[m], n); len(s.ports[m]) == 0 {

@@ -10,10 +10,15 @@ func NewWithHash(hash func(string) uint32) *Compiler {
 // Held is how many things c keeps beside the objects that it was given, after Changes; stale are those of them that
 // nothing needs any more.
 func (c *Compiler) Held() (held, stale int) {
-	held = len(c.local) + len(c.owners) + len(c.numbers) + len(c.rules) + len(c.namespaces)
+	held = len(c.local) + len(c.addrs) + len(c.numbers) + len(c.rules) + len(c.namespaces)
+	for _, at := range c.addrs {
+		if *at == (address{}) {
+			stale++
+		}
+	}
 	for _, s := range c.sides {
 		held += len(s.sets) + len(s.byNamespace) + len(s.nodes) + len(s.edges.at) + len(s.edges.count) + len(s.classes) +
-			len(s.numbers) + len(s.addrs) + len(s.ports) + len(s.groups) + len(s.flows)
+			len(s.numbers) + len(s.networks) + len(s.ports) + len(s.groups) + len(s.flows)
 		for _, set := range s.sets {
 			for class := range set.classes {
 				if s.classes[class.key] != class {

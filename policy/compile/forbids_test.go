@@ -68,11 +68,11 @@ func TestWhatForbids(t *testing.T) {
 		do     func()
 		forbid bool
 	}{
-		{"a peer more", func() { c.SetPod(podOf(1, 150, false)) }, false},
+		{"a peer more", func() { c.SetPod(new(podOf(1, 150, false))) }, false},
 		{"a peer less", func() { c.DeletePod(podOf(1, 150, false).PodKey) }, true},
 		{"a policy more, of a pod that is isolated", func() { c.SetPolicy(more) }, false},
 		{"that policy less", func() { c.DeletePolicy(more.Ref) }, true},
-		{"a pod that is isolated", func() { c.SetPod(podOf(1, 200, true)) }, true},
+		{"a pod that is isolated", func() { c.SetPod(new(podOf(1, 200, true))) }, true},
 		{"that pod less, which was a peer", func() { c.DeletePod(podOf(1, 200, true).PodKey) }, true},
 		{"nothing", func() {}, false},
 	} {

@@ -20,8 +20,8 @@ func TestIdle(t *testing.T) {
 		return p.Ref
 	}
 	c.SetNamespace(policy.Namespace{Name: "ns0"})
-	c.SetPod(podOf(0, 1, false)) // app1, with the port http
-	c.SetPod(podOf(0, 2, true))
+	c.SetPod(new(podOf(0, 1, false))) // app1, with the port http
+	c.SetPod(new(podOf(0, 2, true)))
 	nothing := set("nothing", `{"podSelector": {"matchLabels": {"app": "app7"}}, "ingress": [{"ports": [{"port": "none"}]}]}`)
 	port := set("port", `{"podSelector": {"matchLabels": {"app": "app1"}}, "ingress": [{"ports": [{"port": "htpp"}, {"port": "http"}]}]}`)
 	udp := set("udp", `{"podSelector": {}, "egress": [{"ports": [{"port": "http", "protocol": "UDP"}]}]}`)

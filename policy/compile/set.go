@@ -113,7 +113,7 @@ type class struct {
 }
 
 // use makes n a user of the set that is like want.
-func (s *side) use(want set, n *conjunction) *set {
+func (s *side) use(c *Compiler, want set, n *conjunction) *set {
 	there := s.sets[want.key]
 	if there == nil {
 		s.lastSet++
@@ -123,7 +123,7 @@ func (s *side) use(want set, n *conjunction) *set {
 		s.sets[want.key] = there
 	}
 	there.users[n] = struct{}{}
-	s.refuse(there, n, 1)
+	s.refuse(c, there, n, 1)
 	s.dirty.sets[there] = struct{}{}
 	return there
 }
@@ -132,7 +132,7 @@ func (s *side) use(want set, n *conjunction) *set {
 func (s *set) denies() bool { return s.refuses > 0 }
 
 // refuse counts n more, if it does not accept, among the users of a set.
-func (s *side) refuse(set *set, n *conjunction, more int) {
+func (s *side) refuse(c *Compiler, set *set, n *conjunction, more int) {
 	if n.rule.Verdict == policy.Accept {
 		return
 	}
@@ -140,17 +140,17 @@ func (s *side) refuse(set *set, n *conjunction, more int) {
 	if set.refuses += more; set.denies() == denied {
 		return
 	}
-	for p, at := range s.addrs {
-		if _, has := set.classes[at.class]; has {
+	for p, at := range c.eachPeer(s) {
+		if _, has := set.classes[s.numbers[at.class]]; has {
 			s.dirty.addrs[p] = struct{}{}
 		}
 	}
 }
 
 // leave is the reverse of use.
-func (s *side) leave(set *set, n *conjunction) {
+func (s *side) leave(c *Compiler, set *set, n *conjunction) {
 	delete(set.users, n)
-	s.refuse(set, n, -1)
+	s.refuse(c, set, n, -1)
 	s.dirty.sets[set] = struct{}{}
 }
 
@@ -250,7 +250,7 @@ func (s *side) dirtyInNetworks(c *Compiler) {
 			return
 		}
 	}
-	for a := range c.owners {
+	for a := range c.addrs {
 		check(netip.PrefixFrom(a, a.BitLen()))
 	}
 	for p := range s.edges.at {
@@ -297,12 +297,11 @@ func positive(counts map[*set]int) []*set {
 // setsOfOwners returns the sets that have a as the address of a pod or a node.
 func (s *side) setsOfOwners(c *Compiler, a netip.Addr) []*set {
 	var out []*set
-	o := c.owners[a]
-	if o == nil {
+	at := c.addrs[a]
+	if at == nil {
 		return nil
 	}
-	if len(o.pods) > 0 {
-		p := o.pods[0]
+	if p := at.pod; p != nil {
 		ns := c.namespaces[p.Namespace]
 		for _, set := range s.setsOfNamespace(p.Namespace, ns) {
 			if set.has(p, ns, a) {
@@ -311,7 +310,7 @@ func (s *side) setsOfOwners(c *Compiler, a netip.Addr) []*set {
 		}
 	}
 	for set := range s.nodes {
-		if slices.ContainsFunc(o.nodes, func(name string) bool { return set.nodes.Matches(c.nodes[name].Labels) }) {
+		if slices.ContainsFunc(at.nodes(), func(name string) bool { return set.nodes.Matches(c.nodes[name].Labels) }) {
 			out = append(out, set)
 		}
 	}

@@ -21,19 +21,13 @@ type side struct {
 	edges       edges
 	classes     map[string]*class // by key
 	numbers     map[uint32]*class
-	// addrs are the addresses that have a flow.
-	addrs map[netip.Prefix]peer
-	ports map[Match]map[*conjunction]struct{}
+	// networks are those that have a flow.
+	networks map[netip.Prefix]peer
+	ports    map[Match]map[*conjunction]struct{}
 	// groups are by key.
 	groups map[string]*group
 	flows  map[Match]Flow // but those of addrs
 	dirty  dirty
-}
-
-// peer is what the flow of an address or network says: its class, nil for 0. guards: see Flow.
-type peer struct {
-	class  *class
-	guards bool
 }
 
 // dirty is what has to be computed again.
@@ -60,7 +54,7 @@ func newSide(d policy.Direction) *side {
 		edges:       edges{at: map[netip.Prefix]map[uint32]edge{}},
 		classes:     map[string]*class{},
 		numbers:     map[uint32]*class{},
-		addrs:       map[netip.Prefix]peer{},
+		networks:    map[netip.Prefix]peer{},
 		ports:       map[Match]map[*conjunction]struct{}{},
 		groups:      map[string]*group{},
 		flows:       map[Match]Flow{},
@@ -108,34 +102,29 @@ func (c *Compiler) settle() {
 // classify works out the class of an address or network.
 func (s *side) classify(c *Compiler, p netip.Prefix) {
 	own, around := s.setsAt(c, p)
-	old, was := s.addrs[p]
+	old := c.peer(s, p)
 	before := around
-	if was {
-		before = old.class.all()
+	if old.flow {
+		before = s.numbers[old.class].all()
 	}
 	s.dirty.narrowed = s.dirty.narrowed || narrows(before, own)
-	if slices.Equal(own, around) {
-		if was {
-			delete(s.addrs, p)
-			s.dirty.changed[p] = struct{}{}
-		}
-		s.join(old.class, -1)
-		return
+	now := peer{}
+	if !slices.Equal(own, around) {
+		now = peer{s.classOf(c, own), true, len(around) > 0 || slices.ContainsFunc(own, (*set).denies)}
 	}
-	now := peer{s.classOf(c, own), len(around) > 0 || slices.ContainsFunc(own, (*set).denies)}
-	if was && now == old {
+	if now == old {
 		return
 	}
 	s.join(now.class, 1)
 	s.join(old.class, -1)
-	s.addrs[p] = now
+	c.setPeer(s, p, now)
 	s.dirty.changed[p] = struct{}{}
 }
 
-// classOf returns the class of sets, nil for none.
-func (s *side) classOf(c *Compiler, sets []*set) *class {
+// classOf returns the number of the class of sets, 0 for none.
+func (s *side) classOf(c *Compiler, sets []*set) uint32 {
 	if len(sets) == 0 {
-		return nil
+		return 0
 	}
 	key := make([]byte, 0, 4*len(sets))
 	for _, set := range sets {
@@ -153,7 +142,7 @@ func (s *side) classOf(c *Compiler, sets []*set) *class {
 		there.number = freeNumber(c.hash(strings.Join(keys, "\n")), func(i uint32) bool { return s.numbers[i] != nil })
 		s.numbers[there.number] = there
 	}
-	return there
+	return there.number
 }
 
 // all are the sets of a class; of none, nil.
@@ -164,8 +153,9 @@ func (c *class) all() []*set {
 	return c.sets
 }
 
-// join counts n addresses more in a class.
-func (s *side) join(c *class, n int) {
+// join counts n addresses more in the class of that number.
+func (s *side) join(number uint32, n int) {
+	c := s.numbers[number]
 	if c == nil {
 		return
 	}
@@ -231,8 +221,9 @@ func (s *side) changes(c *Compiler, out *Changes) {
 	s.store(c, next, out)
 	out.Forbids = out.Forbids || s.dirty.narrowed
 	s.dirty.narrowed = false
+	out.Put = slices.Grow(out.Put, len(s.dirty.changed))
 	for p := range s.dirty.changed {
-		if at, ok := s.addrs[p]; ok {
+		if at := c.peer(s, p); at.flow {
 			out.Put = append(out.Put, s.addressFlow(p, at))
 		} else {
 			out.Delete = append(out.Delete, Match{Direction: s.direction, Kind: Address, Address: p})
@@ -270,7 +261,7 @@ func (c *Compiler) Flows() []Flow {
 		for _, f := range s.flows {
 			out = append(out, f)
 		}
-		for p, at := range s.addrs {
+		for p, at := range c.eachPeer(s) {
 			out = append(out, s.addressFlow(p, at))
 		}
 	}
@@ -278,11 +269,7 @@ func (c *Compiler) Flows() []Flow {
 }
 
 func (s *side) addressFlow(p netip.Prefix, at peer) Flow {
-	f := Flow{Match: Match{Direction: s.direction, Kind: Address, Address: p}, Guards: at.guards}
-	if at.class != nil {
-		f.Set = at.class.number
-	}
-	return f
+	return Flow{Match: Match{Direction: s.direction, Kind: Address, Address: p}, Set: at.class, Guards: at.guards}
 }
 
 // classFlows are the flows of the rules that have a class among their peers.

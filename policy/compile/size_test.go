@@ -86,7 +86,7 @@ func (s size) load() *compile.Compiler {
 	for n := range 100 {
 		c.SetNamespace(policy.Namespace{Name: name(n), Labels: map[string]string{"kubernetes.io/metadata.name": name(n)}})
 		for i := range 100 {
-			c.SetPod(podOf(n, i, s.local(n, i)))
+			c.SetPod(new(podOf(n, i, s.local(n, i))))
 		}
 		for i := range 10 {
 			c.SetPolicy(policyOf(n, i, s.peers(n, i)))
@@ -130,7 +130,7 @@ func TestFlowCounts(t *testing.T) {
 }
 
 func changesOf(c *compile.Compiler, p policy.Pod) int {
-	c.SetPod(p)
+	c.SetPod(&p)
 	changes := c.Changes()
 	return len(changes.Put) + len(changes.Delete)
 }
@@ -193,7 +193,7 @@ func TestFlowCountsOfNetworks(t *testing.T) {
 	} {
 		c := compile.New()
 		c.SetNamespace(policy.Namespace{Name: name(0)})
-		c.SetPod(podOf(0, 0, true))
+		c.SetPod(new(podOf(0, 0, true)))
 		c.SetPolicy(policyOf(0, 0, test.peers))
 		kinds := map[compile.Kind]int{}
 		for _, f := range c.Changes().Put {
@@ -237,7 +237,7 @@ func BenchmarkPeerPod(b *testing.B) {
 			p := podOf(1, 150, false)
 			used := cpu(b)
 			for b.Loop() {
-				c.SetPod(p)
+				c.SetPod(&p)
 				c.Changes()
 				c.DeletePod(p.PodKey)
 				c.Changes()

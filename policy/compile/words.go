@@ -38,12 +38,14 @@ func (r RuleRef) String() string {
 
 // Owner names the pod or the node that has an address; empty if none is known.
 func (c *Compiler) Owner(a netip.Addr) string {
-	o := c.owners[a]
+	at := c.addrs[a]
 	switch {
-	case o == nil:
+	case at == nil:
 		return ""
-	case len(o.pods) > 0:
-		return "pod " + o.pods[0].String()
+	case at.pod != nil:
+		return "pod " + at.pod.String()
+	case len(at.nodes()) > 0:
+		return "node " + at.nodes()[0]
 	}
-	return "node " + o.nodes[0]
+	return "" // it is in a network of a rule
 }

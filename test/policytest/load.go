@@ -63,7 +63,7 @@ func (w World) Load(r Random, c *compile.Compiler) {
 // SetPod gives c a pod as it is now, or deletes it if it has ended.
 func SetPod(c *compile.Compiler, o *corev1.Pod) {
 	if p, ok := policy.FromPod(o, Local); ok {
-		c.SetPod(p)
+		c.SetPod(&p)
 	} else {
 		c.DeletePod(policy.PodKey{Namespace: o.Namespace, Name: o.Name})
 	}

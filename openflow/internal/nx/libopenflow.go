@@ -23,18 +23,6 @@ func FieldID(id uint32, width int) *openflow15.OxmId {
 	return openflow15.NewOxmId(uint16(id>>8), uint8(id), false, uint8(width), 0)
 }
 
-// Field is a field with its value, to libOpenflow. Without a mask all of it counts.
-func Field(id uint32, value, mask []byte) *openflow15.MatchField {
-	bytes := func(b []byte) *openflow15.ByteArrayField {
-		return &openflow15.ByteArrayField{Data: b, Length: uint8(len(b))}
-	}
-	f := &openflow15.MatchField{Class: uint16(id >> 8), Field: uint8(id), Length: uint8(len(value)), Value: bytes(value)}
-	if mask != nil {
-		f.HasMask, f.Length, f.Mask = true, 2*f.Length, bytes(mask)
-	}
-	return f
-}
-
 // Append appends an encoded message. libOpenflow panics on values that it cannot encode; here that is an error like any
 // other.
 func Append(b []byte, msg util.Message) (out []byte, err error) {
