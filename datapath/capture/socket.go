@@ -62,7 +62,9 @@ func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
 
 // OpenAll is Open for all interfaces: a frame that passes several is seen on each. Of those that are not Ethernet
 // interfaces it may take what is none of the filter's.
-func OpenAll(f Filter, snapLen int) (*Socket, error) { return open(&net.Interface{Name: "any"}, f, snapLen) }
+func OpenAll(f Filter, snapLen int) (*Socket, error) {
+	return open(&net.Interface{Name: "any"}, f, snapLen)
+}
 
 func open(device *net.Interface, f Filter, snapLen int) (*Socket, error) {
 	filter, err := f.assemble(uint32(snapLen))
