@@ -204,19 +204,8 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		return on(w.At, "Let doctor name the rule, and what opens it", "doctor firewall")
 	case reach.CauseDropped:
 		return on(w.At, "See what the node's firewall drops, and which packets the tables of Open vSwitch drop", "doctor firewall")
-	case reach.CauseRoute:
-		return []report.Remedy{{Text: "Correct the route or the filter on node " + w.At, Commands: []string{
-			"ip rule; ip route show table all   # on node " + w.At}}}
-	case reach.CauseAddress:
-		return []report.Remedy{{Text: "Give node " + w.At + " the address of its Node, or its Node the address of the node (kubelet's --node-ip)",
-			Commands: []string{"kubectl get node -o wide " + w.At, "ip addr   # on node " + w.At}}}
-	case reach.CauseSource:
-		return []report.Remedy{{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
-			"come from the addresses of the Nodes"}}
-	case reach.CauseBetween:
-		return []report.Remedy{{Text: "See which security groups, access lists, routers and switches of the underlay are between nodes " +
-			w.From + " and " + w.To + ". Where packets are routed, routers must know the podCIDRs", Commands: []string{
-			"fairleadctl doctor firewall   # what has to be open between nodes"}}}
+	case reach.CauseRoute, reach.CauseAddress, reach.CauseSource, reach.CauseBetween:
+		return underlayRemedy(w)
 	case reach.CauseNoTunnel:
 		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
 	case reach.CauseTunnelDiffers:
@@ -242,4 +231,22 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		fmt.Sprintf("sudo fairleadctl doctor --node-local   # on nodes %s and %s: what each has found, and its firewall", w.From, w.To),
 		fmt.Sprintf("tcpdump -ni INTERFACE host ADDRESS   # on both, with the other's address: which packets leave %s, which arrive at %s",
 			w.From, w.To)}}}
+}
+
+// underlayRemedy is what to do about addresses and routes of nodes, and what is between them.
+func underlayRemedy(w reach.Way) []report.Remedy {
+	switch w.Cause {
+	case reach.CauseRoute:
+		return []report.Remedy{{Text: "Correct the route or the filter on node " + w.At, Commands: []string{
+			"ip rule; ip route show table all   # on node " + w.At}}}
+	case reach.CauseAddress:
+		return []report.Remedy{{Text: "Give node " + w.At + " the address of its Node, or its Node the address of the node (kubelet's --node-ip)",
+			Commands: []string{"kubectl get node -o wide " + w.At, "ip addr   # on node " + w.At}}}
+	case reach.CauseSource:
+		return []report.Remedy{{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
+			"come from the addresses of the Nodes"}}
+	}
+	return []report.Remedy{{Text: "See which security groups, access lists, routers and switches of the underlay are between nodes " +
+		w.From + " and " + w.To + ". Where packets are routed, routers must know the podCIDRs", Commands: []string{
+		"fairleadctl doctor firewall   # what has to be open between nodes"}}}
 }

@@ -235,17 +235,13 @@ func (p between) refutesMTU() bool {
 
 // silence is why nothing comes, where no end has certain evidence of its own.
 func (p between) silence() (c Cause, at, text string) {
-	x, y, underlay := Cause(p.px.Cause), Cause(p.py.Cause), []Cause{CauseUnderlay, CauseAlone}
-	cutOff := func(node string) (Cause, string, string) {
+	if node := p.alone(); node != "" {
 		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it asks, neither their pods nor their own addresses: "+
 			"it is cut off, by itself or by the underlay next to it", node)
 	}
+	x, y, underlay := Cause(p.px.Cause), Cause(p.py.Cause), []Cause{CauseUnderlay, CauseAlone}
 	c, at, text = p.tapped(false)
 	switch {
-	case x == CauseAlone && y != CauseAlone && p.backFail:
-		return cutOff(p.x.Node)
-	case y == CauseAlone && x != CauseAlone && p.backFail:
-		return cutOff(p.y.Node)
 	case c != CauseNone && c != CauseBetween:
 		return c, at, text
 	case y == CauseBlocked && x != CauseBlocked:
@@ -260,6 +256,18 @@ func (p between) silence() (c Cause, at, text string) {
 		return c, at, text
 	}
 	return CauseNotFound, "", "what drops the packets was not found out"
+}
+
+// alone is that end which is cut off, where the other is not.
+func (p between) alone() (node string) {
+	x, y := p.px.Cause == string(CauseAlone), p.py.Cause == string(CauseAlone)
+	switch {
+	case !p.backFail || x == y:
+		return ""
+	case x:
+		return p.x.Node
+	}
+	return p.y.Node
 }
 
 // tapped is where packets of the direction end, as both ends have looked at their interfaces.

@@ -116,7 +116,7 @@ type Verdict struct {
 func Judge(e Evidence) Verdict {
 	s := e.State
 	v := Verdict{Seen: e.seen()}
-	ends, why := e.ends()
+	certain, why := e.certain()
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
@@ -124,12 +124,8 @@ func Judge(e Evidence) Verdict {
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s is not heard; %s", e.Node, e.answers())
 	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
 		return Verdict{}
-	case e.NoTunnel != "":
-		v.Cause, v.Broken, v.Text = CauseNoTunnel, true, e.broken()+": "+e.NoTunnel
-	case e.dropped() != "":
-		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.dropped()
-	case ends != CauseNone:
-		v.Cause, v.Broken, v.Text = ends, true, e.broken()+": "+why
+	case certain != CauseNone:
+		v.Cause, v.Broken, v.Text = certain, true, e.broken()+": "+why
 	case s.From == Fails && s.To == Unknown:
 		return e.unheard(v)
 	case s.From == Fails || s.To == Fails:
@@ -167,12 +163,17 @@ func (e Evidence) unheard(v Verdict) Verdict {
 			"off, has no route back, or that is not its address", e.Node, e.Node)
 	case e.Echo == CannotAsk && (e.NotReady || !e.Lasting):
 		return Verdict{} // it may be down
-	case !e.Settled || !e.Quiet || !e.Long && e.Tap.Arrived == 0:
-		return Verdict{} // a node that starts is silent, too
+	case e.mayStart():
+		return Verdict{}
 	default:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
 	}
 	return v
+}
+
+// mayStart reports whether the other node's agent may not run yet, nor its Open vSwitch have what its end needs.
+func (e Evidence) mayStart() bool {
+	return !e.Settled || !e.Quiet || !e.Long && e.Tap.Arrived == 0
 }
 
 // dropped is what drops packets in a direction that fails.
@@ -186,8 +187,14 @@ func (e Evidence) dropped() string {
 	return ""
 }
 
-// ends is at which end of the path packets are dropped, as this node alone can know.
-func (e Evidence) ends() (c Cause, why string) {
+// certain is a cause that this node alone knows for certain.
+func (e Evidence) certain() (c Cause, why string) {
+	switch {
+	case e.NoTunnel != "":
+		return CauseNoTunnel, e.NoTunnel
+	case e.dropped() != "":
+		return CauseFirewall, "this node drops the tunnel's packets, " + e.dropped()
+	}
 	if e.State.From == Fails || e.State.From == Narrow {
 		if c, why = lost("this node", e.Tap, e.State.From == Narrow); c != CauseNone {
 			return c, why
