@@ -52,6 +52,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 	at := func(p place) func(from, to *simulated) place {
 		return func(_, _ *simulated) place { return p }
 	}
+	to1 := func(_, to *simulated, _ bool) bool { return to.number != 1 }
 	const works = "works  "
 	for _, c := range []struct {
 		name          string
@@ -73,8 +74,9 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 		{name: "dropped by the receivers", passes: both(false), place: at(atReceiver), there: "fails dropped node01",
 			back: "fails dropped node00"},
 		{name: "translated", passes: only(0, 1, false), place: at(translated), there: "fails source ", back: works},
-		{name: "an address that node01 has not", passes: only(0, 1, false), pings: only(0, 1, false), place: at(unheld),
-			there: "fails address node01", back: works},
+		{name: "an address that node01 has not", passes: to1, pings: to1, place: at(unheld), there: "fails address node01", back: works},
+		{name: "an address that is translated, and dropped from node00 alone", passes: only(0, 1, false), place: at(unheld),
+			there: "fails between ", back: works},
 		{name: "full-size packets dropped by node01", passes: only(0, 1, true), place: at(atReceiver),
 			there: "narrow dropped node01", back: works},
 		{name: "full-size packets dropped by node00", passes: only(0, 1, true), place: at(atSender),

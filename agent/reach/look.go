@@ -114,6 +114,9 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
 	e.Long = p.Silent(now) >= pure.Grace*t.Interval
 	e.Tap = p.looked.seen
+	if e.Tap.Unheld != "" && t.hears(wayOf(t.Board.Load(), to).to.Is4(), now) {
+		e.Tap.Unheld = "" // something translates it on the way, for all
+	}
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
 	tunnelled := wayOf(s, to).tunnelled
@@ -142,6 +145,14 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		e = pure.Evidence{State: e.State}
 	}
 	p.weighed = e
+}
+
+// hears reports whether packets arrive that come by IPv4, or IPv6, from any other node.
+func (t *talk) hears(ipv4 bool, now time.Time) bool {
+	return slices.ContainsFunc(t.queue, func(q path) bool {
+		from := t.peers[q].State(now).From
+		return from != pure.Fails && from != pure.Unknown && wayOf(t.Board.Load(), q).to.Is4() == ipv4
+	})
 }
 
 // lacks says why this node cannot send on the path. It is no cause while it is so for less time than it takes a path to
@@ -234,6 +245,9 @@ func (t *talk) examined(found []examined, now time.Time) {
 	for _, f := range found {
 		for q, p := range t.peers {
 			if q == f.path {
+				if p.evidence.Echo != f.Echo && !p.at.IsZero() {
+					p.forget(p.of) // what was seen while the other node was up or down says nothing now
+				}
 				if p.age = min(2*max(p.age, evidenceAge), mostAge); p.evidence != f.Evidence || p.at.IsZero() {
 					p.age = evidenceAge
 				}

@@ -678,3 +678,25 @@ func TestAgentHasHung(t *testing.T) {
 		}
 	}
 }
+
+// A look at packets of the time when a node was down says nothing about the fault that is there when it is back.
+func TestLookIsOfItsTime(t *testing.T) {
+	w := newWorld(3)
+	w.run(time.Minute)
+	a, b := w.nodes[0], w.nodes[1]
+	w.passes = func(from, to *simulated, _ bool) bool { return from != b && to != b }
+	w.pings = w.passes
+	w.place = func(_, _ *simulated) place { return atSender } // no neighbour answers
+	w.run(40 * time.Second)
+	w.pings, w.place = always, nil
+	w.passes = func(from, to *simulated, _ bool) bool { return from.number+to.number != 1 }
+	for range 90 {
+		w.run(time.Second)
+		if _, ways := w.ways(a, b); ways[0].Cause == pure.CauseDropped || ways[1].Cause == pure.CauseDropped {
+			t.Fatalf("a node that drops nothing is blamed: %+v", ways)
+		}
+	}
+	if words, _ := w.ways(a, b); words[0] != "fails between " {
+		t.Errorf("in the end: %q", words)
+	}
+}

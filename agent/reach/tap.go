@@ -30,6 +30,7 @@ const (
 	// deepestOuter is where at most the addresses of a frame's first header begin: behind two VLAN tags, in IPv4. Those
 	// inside a tunnel begin later.
 	deepestOuter = 34
+	etherLen     = 14
 )
 
 // tap is a look at the packets of a path on this node's interfaces.
@@ -137,10 +138,7 @@ type look struct {
 	node      netip.Addr // the address of this node's Node; invalid: it is not known
 	gateway   string     // the interface by which packets that are not tunnelled leave Open vSwitch
 	seen      map[int]*seen
-	// left and arrived are the interfaces that have seen the last packet of each direction, source is the address that
-	// the latter came from.
-	left, arrived int
-	source        netip.Addr
+	source    netip.Addr // where the last that arrived came from
 }
 
 // seen are the packets that an interface has sent and received.
@@ -148,6 +146,9 @@ type seen struct{ left, leftFull, arrived, arrivedFull int }
 
 // run counts until stop is closed; nil: it could not, or not all.
 func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
+	if !l.way.to.IsValid() { // the Node is about to go
+		return nil
+	}
 	s, err := capture.OpenAll(f, tapSnap)
 	if err != nil {
 		return nil
@@ -182,12 +183,12 @@ func (l *look) add(f capture.Frame) {
 	full := f.Length > pure.FullFrame
 	switch {
 	case f.Outgoing && l.has(f.Data, l.own, l.peer):
-		l.left, at.left = f.Index, at.left+1
+		at.left++
 		if full {
 			at.leftFull++
 		}
 	case f.ToHost && l.has(f.Data, l.peer, l.own):
-		l.arrived, at.arrived, l.source = f.Index, at.arrived+1, outerSource(f.Data)
+		at.arrived, l.source = at.arrived+1, outerSource(f.Data)
 		if full {
 			at.arrivedFull++
 		}
@@ -198,7 +199,7 @@ func (l *look) add(f capture.Frame) {
 // each other in a header, the protocol and the port have a fixed distance to them (RFC 791 without options, RFC 8200).
 func (l *look) has(frame []byte, from, to netip.Addr) bool {
 	i := bytes.Index(frame, slices.Concat(from.AsSlice(), to.AsSlice()))
-	if i < 0 || (i > deepestOuter) != l.way.tunnelled {
+	if i < etherLen || (i > deepestOuter) != l.way.tunnelled {
 		return false
 	}
 	protocolAt, portAt := i-3, i+10
@@ -224,16 +225,27 @@ func outerSource(frame []byte) netip.Addr {
 	return a
 }
 
-// report is what was seen, and what the node's own network has about the path.
+// report is what was seen, and what the node's own network has about the path; nil: packets may leave or arrive unseen.
 func (l *look) report() *api.ReachTap {
-	r := &api.ReachTap{}
-	if at := l.seen[l.left]; at != nil {
-		r.Left, r.LeftFull = at.left, at.leftFull
-		r.LeftBy, r.Inside = device(l.left)
+	if !seesAll(l.way.to) {
+		return nil
 	}
-	if at := l.seen[l.arrived]; at != nil {
-		r.Arrived, r.ArrivedFull = at.arrived, at.arrivedFull
-		r.ArrivedBy, _ = device(l.arrived)
+	r := &api.ReachTap{Inside: true}
+	for index, at := range l.seen {
+		name, inside := device(index)
+		switch {
+		case at.left == 0 || inside && !r.Inside:
+		case inside: // until another is found
+			r.Left, r.LeftFull, r.LeftBy = at.left, at.leftFull, name
+		case r.Inside:
+			r.Left, r.LeftFull, r.LeftBy, r.Inside = at.left, at.leftFull, name, false
+		default: // packets with different ports may take different interfaces
+			r.Left, r.LeftFull = r.Left+at.left, r.LeftFull+at.leftFull
+		}
+		if at.arrived > r.Arrived {
+			r.Arrived, r.ArrivedBy = at.arrived, name
+		}
+		r.ArrivedFull = max(r.ArrivedFull, at.arrivedFull)
 	}
 	if l.way.tunnelled && l.source.IsValid() && l.source != l.way.to {
 		r.Source = l.source.String()
@@ -252,13 +264,28 @@ func (l *look) report() *api.ReachTap {
 	return r
 }
 
-// device is the name of an interface, and whether it passes what it sends to another one of this node, as far as known.
+// seesAll reports whether a packet socket sees what is sent to a node and comes from it. It does not where the
+// interface has no Ethernet header, where a program of XDP has packets first, nor what IPsec encrypts.
+func seesAll(to netip.Addr) bool {
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return err != nil // there is nothing to be seen
+	}
+	dev, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil || dev.Attrs().EncapType != "ether" || dev.Attrs().Xdp != nil && dev.Attrs().Xdp.Attached {
+		return false
+	}
+	policies, err := netlink.XfrmPolicyList(netlink.FAMILY_ALL)
+	return err != nil || len(policies) == 0 // a kernel without IPsec has an error
+}
+
+// device is the name of an interface, and whether it may pass what it sends to another one of this node.
 func device(index int) (name string, inside bool) {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return fmt.Sprintf("an interface that is gone (%d)", index), true
 	}
-	return l.Attrs().Name, slices.Contains([]string{"bridge", "bond", "team", "vlan", "macvlan", "tuntap", "openvswitch"}, l.Type())
+	return l.Attrs().Name, l.Type() != "device" && l.Type() != "veth"
 }
 
 // holds reports whether an interface has the address, or it cannot be told.
@@ -279,7 +306,8 @@ func (l *look) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
 	}
 	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), of)
 	why := map[syscall.Errno]string{unix.ENETUNREACH: "there is no route to %s", unix.EHOSTUNREACH: "a route of type unreachable, or an " +
-		"interface that does not forward, is on the way to %s", unix.EINVAL: "a route of type blackhole takes packets to %s",
+		"interface that does not forward, is on the way to %s", unix.EINVAL: "a route of type blackhole takes packets to %s, or " +
+		"their source may not come there",
 		unix.EACCES: "a route of type prohibit takes packets to %s",
 		unix.EXDEV:  "the reverse path filter (rp_filter) takes packets to %s, as the route back is another"}
 	var number syscall.Errno

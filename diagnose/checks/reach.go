@@ -82,7 +82,8 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
 	}
 	peer := slices.IndexFunc(s.Peers, func(p api.AgentPeer) bool { return p.Node == f.Node })
-	commands := []string{fmt.Sprintf("fairleadctl doctor --node-local   # on node %s: what it has found, and its firewall", f.Node)}
+	commands := []string{fmt.Sprintf("fairleadctl reach %s %s   # what both nodes know together", s.Node, f.Node),
+		fmt.Sprintf("fairleadctl doctor --node-local   # on node %s: what it has found, and its firewall", f.Node)}
 	if peer >= 0 {
 		commands = append(commands, fmt.Sprintf("tcpdump -ni %s host %s   # here, and the same on the other node: which packets "+
 			"leave, which arrive", s.Transport, s.Peers[peer].Address))

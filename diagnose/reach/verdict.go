@@ -129,7 +129,7 @@ func Judge(e Evidence) Verdict {
 	case s.From == Fails && s.To == Unknown:
 		return e.unheard(v)
 	case s.From == Fails || s.To == Fails:
-		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
+		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
 	case s.From == Lossy || s.To == Lossy:
 		v.Cause, v.Broken, v.Text = CauseLossy, true, e.broken()+": what drops them was not found out"
 	default:
@@ -171,6 +171,14 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	return v
 }
 
+// beyond is what is known of packets to the peer that are dropped elsewhere.
+func (e Evidence) beyond() string {
+	if e.State.To == Fails && leaves(e.Tap, false) {
+		return fmt.Sprintf("they leave this node by %s; whether they arrive there, node %s knows", e.Tap.LeftBy, e.Node)
+	}
+	return "what drops the packets was not found out"
+}
+
 // mayStart reports whether the other node's agent may not run yet, nor its Open vSwitch have what its end needs.
 func (e Evidence) mayStart() bool {
 	return !e.Settled || !e.Quiet || !e.Long && e.Tap.Arrived == 0
@@ -195,7 +203,11 @@ func (e Evidence) certain() (c Cause, why string) {
 	case e.dropped() != "":
 		return CauseFirewall, "this node drops the tunnel's packets, " + e.dropped()
 	}
-	if e.State.From == Fails || e.State.From == Narrow {
+	if e.Echo == Answered && e.FullEcho == NotHeard && e.State.From != Fails && e.State.To != Fails {
+		return CauseNone, "" // the MTU, which a tunnel's device may have learnt
+	}
+	silent := e.State.From == Fails && (e.State.To != Unknown || e.Quiet)
+	if silent || e.State.From == Narrow {
 		if c, why = lost("this node", e.Tap, e.State.From == Narrow); c != CauseNone {
 			return c, why
 		}
