@@ -179,22 +179,27 @@ func (a *Routes) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	return c, nil
 }
 
-// Ahead is the applier of routes that comes before that of flows: see its Apply.
-func (a *Routes) Ahead() *RoutesAhead { return &RoutesAhead{a} }
+// Ahead is the applier of routes that comes before that of flows: see its Apply. The gateway is the one of the node.
+func (a *Routes) Ahead(g *Gateway) *RoutesAhead { return &RoutesAhead{a, g} }
 
 // RoutesAhead applies what Routes applies later, where that is known to wait for nothing.
-type RoutesAhead struct{ routes *Routes }
+type RoutesAhead struct {
+	routes  *Routes
+	gateway *Gateway
+}
 
 // Name implements Applier.
 func (*RoutesAhead) Name() string { return "routes" }
 
 // Apply implements Applier. It does something only if routes into the tunnel are all that differs, as when a Node comes
-// or goes. At each change of a route ovs-vswitchd empties the routing table of its userspace datapath and reads the
+// or goes, and the gateway is as it shall be: when its MTU rises the kernel raises that of IPv6 routes which have the
+// old one. At each change of a route ovs-vswitchd empties the routing table of its userspace datapath and reads the
 // kernel's; packets to the tunnel that it looks up meanwhile are dropped. And it looks up all of them when flows have
 // changed, so these come after. An error is left to Routes, whose turn comes in the same round.
 func (a *RoutesAhead) Apply(ctx context.Context, r *Round) (c Changes, _ error) {
 	was, want := &a.routes.inPlace, r.Want.Routes
-	if was.unknown || was.is(want) || !reflect.DeepEqual(withoutTunnelled(was.what), withoutTunnelled(want)) {
+	if was.unknown || was.is(want) || !a.gateway.inPlace.is(r.Want.Gateway) ||
+		!reflect.DeepEqual(withoutTunnelled(was.what), withoutTunnelled(want)) {
 		return c, nil
 	}
 	c, _ = a.routes.Apply(ctx, r)

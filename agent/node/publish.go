@@ -20,7 +20,6 @@ func (n *Node) publish(r *round) {
 		n.logProblems(r.Want.Problems)
 		n.logRouters(desired.ByPath(r.Want.Peers, desired.PathRouters))
 		n.Metrics.Desired(r.Want)
-		n.kernel.routes.Store(&r.Want.Routes.Routes)
 	}
 	n.Board.Publish(s)
 	n.published.Notify()

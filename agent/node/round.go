@@ -49,6 +49,7 @@ func (n *Node) round(ctx context.Context, waiting []request) error {
 		n.answer(r.waiting, r.Observed, err)
 	} else {
 		r.Want, r.computed = desired.Compute(n.inputs(r)), true
+		n.kernel.routes.Store(&r.Want.Routes.Routes) // before any is deleted
 		n.apply(ctx, r)
 	}
 	n.publish(r)

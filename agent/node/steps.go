@@ -56,13 +56,13 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 	steps, *apply.RestoreWait) {
 	flows := apply.NewFlows(db, cfg, name, source, &m.Loop, log)
 	wait := apply.NewRestoreWait(db, cfg, flows.Unread, m.Health.RestoreWaitArmed, log)
-	rules, routes := apply.NewIPTables(), &apply.Routes{}
+	rules, routes, gateway := apply.NewIPTables(), &apply.Routes{}, &apply.Gateway{}
 	return steps{
 		pods: []step{
 			{apply.NewOVSDB(db, cfg.OVSRunDir), harmsPods, stopsRound},
 			{apply.NewTunnel(db), harmsPeers, stopsNothing},
 			{apply.NewSteer(sync), harmsBridged, stopsNothing},
-			{routes.Ahead(), harmsPeers, stopsNothing},
+			{routes.Ahead(gateway), harmsPeers, stopsNothing},
 			{flows, harmsPods, stopsGroup},
 			{wait, harmsPods, stopsGroup},
 			{apply.NewStale(db), harmsPods, stopsGroup},
@@ -70,7 +70,7 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 		// Other rules come before direct routes: a packet that takes such a route before its range is exempt from
 		// masquerade gives its whole connection another source.
 		host: []step{
-			{&apply.Gateway{}, harmsHost, stopsGroup},
+			{gateway, harmsHost, stopsGroup},
 			{&apply.Forwarding{}, harmsHost, stopsGroup},
 			{&apply.Veths{}, harmsHost, stopsGroup},
 			{rules, harmsHost, stopsNothing},

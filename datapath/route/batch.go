@@ -90,7 +90,7 @@ func (o op) request() *nl.NetlinkRequest {
 	if dst.Addr().Is6() {
 		msg.Family = unix.AF_INET6
 	}
-	msg.Protocol, msg.Scope = uint8(r.Protocol), uint8(r.Scope)
+	msg.Protocol, msg.Scope, msg.Tos = uint8(r.Protocol), uint8(r.Scope), uint8(r.Tos)
 	msg.Flags = uint32(r.Flags) & unix.RTNH_F_ONLINK // what the kernel lists has others
 	if r.Type != 0 {
 		msg.Type = uint8(r.Type)
