@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -163,20 +164,29 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) (what 
 		return "", err
 	case absent:
 		return "created", nil
-	case equal(before, after):
+	case equal(o, before, after):
 		return "unchanged", nil
 	default:
 		return "configured", nil
 	}
 }
 
-// equal compares objects without what says who has written them, and when.
-func equal(a, b *unstructured.Unstructured) bool {
-	for _, o := range []*unstructured.Unstructured{a, b} {
-		o.SetManagedFields(nil)
-		o.SetResourceVersion("")
+// equal compares two states of the object that a manifest has as o, without what says who has written them, and when,
+// and without what controllers write meanwhile: the status and annotations that o does not have.
+func equal(o, a, b *unstructured.Unstructured) bool {
+	_, status := o.Object["status"]
+	for _, s := range []*unstructured.Unstructured{a, b} {
+		s.SetManagedFields(nil)
+		s.SetResourceVersion("")
+		s.SetGeneration(0)
+		annotations := s.GetAnnotations()
+		maps.DeleteFunc(annotations, func(key, _ string) bool { _, has := o.GetAnnotations()[key]; return !has })
+		s.SetAnnotations(annotations)
+		if !status {
+			delete(s.Object, "status")
+		}
 	}
-	return reflect.DeepEqual(a.Object, b.Object)
+	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
 // read returns the objects of a manifest that the label selector chooses, one at least.
