@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
@@ -51,6 +52,8 @@ func (f lastKnown) read() (map[feed.Key]any, time.Time, error) {
 		return nil, time.Time{}, fmt.Errorf("%s is of form %d, and this version reads form %d", f.path, c.Form, form)
 	case c.Node != f.node:
 		return nil, time.Time{}, fmt.Errorf("%s is of node %q, and this is %q", f.path, c.Node, f.node)
+	case slices.Contains(c.Pods, nil):
+		return nil, time.Time{}, fmt.Errorf("%s has a Pod that is null", f.path)
 	}
 	return c.objects(), info.ModTime(), nil
 }

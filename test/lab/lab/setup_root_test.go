@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 				t.Logf("agent of %s, %s", node, l.logTail(node))
 			}
 		}
+		watch.members = watch.threads(t)
 		if err := Down(context.Background(), l.dir, nil); err != nil {
 			t.Error(err)
 		}
@@ -68,6 +70,9 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 type labWatch struct {
 	dir  string
 	nets []uint64 // inodes of its namespaces
+	// members are the threads that were in them before it ended: the kernel gives the inodes of namespaces that are gone to
+	// others, such as another lab's. nil: any.
+	members []string
 }
 
 func watchLab(t *testing.T, l *Lab) labWatch {
@@ -115,10 +120,10 @@ func (w labWatch) checkGone(t *testing.T) {
 	}
 }
 
-// users are the threads in a namespace of the lab and the processes with its directory in their command line.
-func (w labWatch) users(t *testing.T) []string {
+// threads are those in a namespace of the lab.
+func (w labWatch) threads(t *testing.T) []string {
 	t.Helper()
-	var out []string
+	out := []string{}
 	links, err := filepath.Glob("/proc/[0-9]*/task/*/ns/[mnu]*")
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +139,15 @@ func (w labWatch) users(t *testing.T) []string {
 			}
 		}
 	}
+	return out
+}
+
+// users are the threads in a namespace of the lab and the processes with its directory in their command line.
+func (w labWatch) users(t *testing.T) []string {
+	t.Helper()
+	out := slices.DeleteFunc(w.threads(t), func(thread string) bool {
+		return w.members != nil && !slices.Contains(w.members, thread)
+	})
 	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
