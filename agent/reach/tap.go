@@ -230,6 +230,26 @@ func (l *look) report() *api.ReachTap {
 	if !seesAll(l.way.to) {
 		return nil
 	}
+	r := l.counts()
+	if l.way.tunnelled && l.source.IsValid() && l.source != l.way.to {
+		r.Source = l.source.String()
+	}
+	if l.node.IsValid() && !holds(l.node) {
+		r.Unheld = l.node.String()
+	}
+	if l.way.tunnelled {
+		r.NoRoute = l.noRoute(l.way.to, nil)
+		return r
+	}
+	r.NoRoute = l.noRoute(l.peer, &netlink.RouteGetOptions{Iif: l.gateway, SrcAddr: l.own.AsSlice()})
+	if r.Arrived > 0 {
+		r.Filtered = l.noRoute(l.own, &netlink.RouteGetOptions{Iif: r.ArrivedBy, SrcAddr: l.peer.AsSlice()})
+	}
+	return r
+}
+
+// counts are what left and what arrived.
+func (l *look) counts() *api.ReachTap {
 	r := &api.ReachTap{Inside: true}
 	for index, at := range l.seen {
 		name, inside := device(index)
@@ -246,20 +266,6 @@ func (l *look) report() *api.ReachTap {
 			r.Arrived, r.ArrivedBy = at.arrived, name
 		}
 		r.ArrivedFull = max(r.ArrivedFull, at.arrivedFull)
-	}
-	if l.way.tunnelled && l.source.IsValid() && l.source != l.way.to {
-		r.Source = l.source.String()
-	}
-	if l.node.IsValid() && !holds(l.node) {
-		r.Unheld = l.node.String()
-	}
-	if l.way.tunnelled {
-		r.NoRoute = l.noRoute(l.way.to, nil)
-		return r
-	}
-	r.NoRoute = l.noRoute(l.peer, &netlink.RouteGetOptions{Iif: l.gateway, SrcAddr: l.own.AsSlice()})
-	if r.Arrived > 0 {
-		r.Filtered = l.noRoute(l.own, &netlink.RouteGetOptions{Iif: r.ArrivedBy, SrcAddr: l.peer.AsSlice()})
 	}
 	return r
 }

@@ -70,8 +70,8 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 type labWatch struct {
 	dir  string
 	nets []uint64 // inodes of its namespaces
-	// members are the threads that were in them before it ended: the kernel gives the inodes of namespaces that are gone to
-	// others, such as another lab's. nil: any.
+	// members are the threads that were in them before it ended: the kernel gives the inodes of namespaces that are gone
+	// to others, such as another lab's. nil: any.
 	members []string
 }
 
