@@ -37,7 +37,7 @@ const (
 // watch is what is known of a path beside its packets.
 type watch struct {
 	evidence pure.Evidence
-	at       time.Time // when the evidence was collected
+	at       time.Time // when the evidence began to be collected
 	age      time.Duration
 	judged   pure.State // what was known of the path then
 	host     pure.Host
@@ -46,6 +46,7 @@ type watch struct {
 	lacking  time.Time     // since when this node has no tunnel, or no Open vSwitch
 	broken   time.Time     // since when verdict is of a broken path
 	well     time.Time     // since when both directions work
+	doubted  time.Time     // since when a fault is not told because the evidence is old
 }
 
 // examined is the evidence about a path.
@@ -70,11 +71,11 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 		t.judge(p, counts, now)
 	}
 	t.tell(now)
-	if len(doubtful) == 0 || t.busy {
+	if len(doubtful) == 0 || !t.busy.IsZero() {
 		return
 	}
 	slices.SortFunc(doubtful, func(a, b path) int { return t.peers[a].at.Compare(t.peers[b].at) })
-	t.busy = true
+	t.busy = now
 	s, doubtful := t.Board.Load(), doubtful[:min(atOnce, len(doubtful))]
 	go func() { t.done <- t.examine(ctx, s, doubtful) }()
 }
@@ -131,6 +132,11 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	if p.verdict = p.hold(pure.Judge(e), e.State, now); brief {
 		p.verdict = before
 	}
+	if !p.verdict.Broken {
+		p.doubted = time.Time{}
+	} else if !before.Broken && !p.confirmed(now) {
+		p.verdict = before
+	}
 	switch {
 	case p.verdict.Broken && !before.Broken:
 		p.broken = now
@@ -153,6 +159,19 @@ func (t *talk) hears(ipv4 bool, now time.Time) bool {
 		from := t.peers[q].State(now).From
 		return from != pure.Fails && from != pure.Unknown && wayOf(t.Board.Load(), q).to.Is4() == ipv4
 	})
+}
+
+// confirmed reports whether what a new fault is judged by is of now, and has it collected again if it is not: a node
+// that comes back is ready, by the API server's word, before it is pinged again.
+func (p *peer) confirmed(now time.Time) bool {
+	switch {
+	case p.doubted.IsZero():
+		p.doubted, p.age = now, 0
+	case !p.at.Before(p.doubted):
+		p.doubted = time.Time{}
+		return true
+	}
+	return false
 }
 
 // lacks says why this node cannot send on the path. It is no cause while it is so for less time than it takes a path to
@@ -242,6 +261,8 @@ func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
 
 // examined takes in evidence. Whether a node answers is about all paths to it.
 func (t *talk) examined(found []examined, now time.Time) {
+	began := t.busy
+	t.busy = time.Time{}
 	for _, f := range found {
 		for q, p := range t.peers {
 			if q == f.path {
@@ -251,7 +272,7 @@ func (t *talk) examined(found []examined, now time.Time) {
 				if p.age = min(2*max(p.age, evidenceAge), mostAge); p.evidence != f.Evidence || p.at.IsZero() {
 					p.age = evidenceAge
 				}
-				p.evidence, p.at, p.judged = f.Evidence, now, p.State(now)
+				p.evidence, p.at, p.judged = f.Evidence, began, p.State(now)
 			}
 			if q.node == f.node {
 				p.host.Asked(f.Echo, now)

@@ -235,8 +235,7 @@ func (s *simulated) run(now time.Time) {
 	s.looks++
 	s.choose(now)
 	s.look(context.Background(), now)
-	if s.busy {
-		s.busy = false
+	if !s.busy.IsZero() {
 		s.examined(<-s.done, now)
 	}
 	for _, f := range s.report.Findings {
@@ -698,5 +697,38 @@ func TestLookIsOfItsTime(t *testing.T) {
 	}
 	if words, _ := w.ways(a, b); words[0] != "fails between " {
 		t.Errorf("in the end: %q", words)
+	}
+}
+
+// A node that was down, and not ready, is back and ready before it is pinged again, and its agent starts a moment
+// later.
+func TestNodeComesBack(t *testing.T) {
+	for off := 50 * time.Second; off < 100*time.Second; off += 3 * time.Second {
+		w := newWorld(3)
+		w.run(time.Minute)
+		b := w.nodes[1]
+		notReady := func(is bool) {
+			for _, other := range []*simulated{w.nodes[0], w.nodes[2]} {
+				other.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+					for i := range peers {
+						peers[i].NotReady = is && peers[i].Name == b.NodeName
+					}
+					return peers
+				})
+			}
+		}
+		b.dead = true
+		w.passes = func(from, to *simulated, _ bool) bool { return from != b && to != b }
+		w.pings = w.passes
+		w.run(45 * time.Second)
+		notReady(true)
+		w.run(off - 45*time.Second)
+		notReady(false)
+		w.pings = always
+		w.run(10 * time.Second)
+		w.passes = always
+		b.restart()
+		w.run(time.Minute)
+		w.wantNothingTold(t, fmt.Sprintf("a node that was off for %s", off))
 	}
 }

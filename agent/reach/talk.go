@@ -65,7 +65,7 @@ type talk struct {
 	peers   map[path]*peer
 	queue   []path // whom to send to, in this order
 	step    time.Duration
-	busy    bool // evidence is being collected
+	busy    time.Time // since when evidence is being collected; zero: none is
 }
 
 // network is what a talk does with the node's network: it opens sockets to other ends, collects evidence about paths,
@@ -113,7 +113,6 @@ func (t *talk) run(ctx context.Context) error {
 			t.choose(now)
 			t.look(ctx, now)
 		case found := <-t.done:
-			t.busy = false
 			t.examined(found, time.Now())
 		}
 	}
