@@ -137,15 +137,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	} else if !before.Broken && !p.confirmed(now) {
 		p.verdict = before
 	}
-	switch {
-	case p.verdict.Broken && !before.Broken:
-		p.broken = now
-		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
-	case p.verdict.Broken && before.Text != p.verdict.Text:
-		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
-	case before.Broken && !p.verdict.Broken:
-		t.Log.Info("resolved: pods of another node are not reached", "node", to.node, "reason", before.Text)
-	}
+	t.log(to, before, now)
 	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
 		p.watch = watch{verdict: p.verdict, lacking: p.lacking, broken: p.broken, well: p.well}
 		e = pure.Evidence{State: e.State}
@@ -159,6 +151,20 @@ func (t *talk) hears(ipv4 bool, now time.Time) bool {
 		from := t.peers[q].State(now).From
 		return from != pure.Fails && from != pure.Unknown && wayOf(t.Board.Load(), q).to.Is4() == ipv4
 	})
+}
+
+// log logs a fault that is new or another, and one that is over.
+func (t *talk) log(to path, before pure.Verdict, now time.Time) {
+	p := t.peers[to]
+	switch {
+	case p.verdict.Broken && !before.Broken:
+		p.broken = now
+		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
+	case p.verdict.Broken && before.Text != p.verdict.Text:
+		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
+	case before.Broken && !p.verdict.Broken:
+		t.Log.Info("resolved: pods of another node are not reached", "node", to.node, "reason", before.Text)
+	}
 }
 
 // confirmed reports whether what a new fault is judged by is of now, and has it collected again if it is not: a node
