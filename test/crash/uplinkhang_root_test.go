@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,15 +29,25 @@ func (c cluster) hang(t *testing.T) (goOn func()) {
 
 // An ovs-vswitchd that hangs is as one that is dead: the host has its NIC until it answers again.
 func (c cluster) vswitchdHangs(t *testing.T) {
+	c.says(t, "attached: ") // else the attach of before may be what fails, for want of an answer of the gateway
 	goOn, began := c.hang(t), time.Now()
 	c.attachedWithin(t, hangLimit, false)
 	t.Logf("the host has its network after %s", time.Since(began).Round(time.Second))
-	status := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-	if !strings.Contains(status, "does not answer") {
-		t.Errorf("status says\n%s", status)
-	}
+	c.says(t, "does not answer")
 	goOn()
 	c.attached(t, true)
+}
+
+// says waits until the status of the uplink has these words.
+func (c cluster) says(t *testing.T, words string) {
+	t.Helper()
+	eventually(t, time.Minute, func() (wrong []string) {
+		status := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
+		if !strings.Contains(status, words) {
+			wrong = append(wrong, fmt.Sprintf("status lacks %q:\n%s", words, status))
+		}
+		return wrong
+	})
 }
 
 // An agent that starts while ovs-vswitchd hangs, and the node's addresses are gone, does not wait for that.
