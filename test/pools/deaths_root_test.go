@@ -339,6 +339,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead=pod)")
 	must(t, err)
 	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), node))
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), node)) // ports are recreated before CNI is served
 	wait(t, 60*time.Second, func() string {
 		if now := b.portRecord(t, rec); now != before {
 			return fmt.Sprintf("the record is\n%s\nwant\n%s", now, before)

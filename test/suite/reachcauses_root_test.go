@@ -297,7 +297,7 @@ func (c *causes) nodeFaults(t *testing.T) {
 	c.named(t, routeless...)
 	for _, other := range []string{"node1", "node2", "node3"} {
 		alone = append(alone, faulty{name: "node4 is cut off from " + other, at: underlay.Hub, begin: "true", end: "true",
-			from: other, to: "node4", there: "fails cut-off", back: "fails cut-off", alone: []string{"cut-off", "underlay"}})
+			from: other, to: "node4", there: "fails cut-off", back: "fails cut-off", alone: []string{"cut-off", "underlay", "route"}})
 	}
 	alone[0].begin, alone[0].end = "ip link set node4 down", "ip link set node4 up"
 	c.named(t, alone...)
