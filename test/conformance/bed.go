@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
@@ -29,12 +31,17 @@ const (
 )
 
 //go:embed dns.yaml
-var dnsManifest []byte
+var dnsManifest string
+
+//go:embed bridged.yaml
+var bridgedManifest []byte
 
 // bedOptions are the options of the bed.
 type bedOptions struct {
 	nodes          int
 	network, proxy string
+	family         string   // of nodes and pods
+	bridged        bool     // the tests' pods
 	values         []string // of the chart, beside those of the network
 	keep           bool     // keep the bed at the end
 }
@@ -55,7 +62,7 @@ func (o bedOptions) makeBed(ctx context.Context, suite kubebin.Suite, coredns, t
 	start := time.Now()
 	say := func(step string) { fmt.Fprintf(os.Stderr, "%5.1f s  %s\n", time.Since(start).Seconds(), step) }
 	b, err := bed.Up(ctx, bed.Options{Name: "conformance", Replace: true, Nodes: o.nodes, KubeProxy: o.proxy, Images: images,
-		Progress: say})
+		IPFamily: underlay.IPFamily(o.family), Progress: say})
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +88,31 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 	if err := routeToPods(ctx, b); err != nil {
 		return fmt.Errorf("routes from the API server to pods: %w", err)
 	}
-	if _, err := b.KubectlStdin(ctx, dnsManifest, "apply", "-f", "-"); err != nil {
+	addrs := b.ClusterDNS()
+	manifest := strings.NewReplacer("FIRST_DNS", fmt.Sprintf("%q", addrs[0]),
+		"ALL_DNS", `["`+strings.Join(addrs, `", "`)+`"]`).Replace(dnsManifest)
+	if _, err := b.KubectlStdin(ctx, []byte(manifest), "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if _, err := b.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m"); err != nil {
 		return err
 	}
 	say("DNS answers")
+	if o.bridged {
+		return bridge(ctx, b)
+	}
 	return nil
+}
+
+// bridge has the pods of all Namespaces from now on bridged.
+func bridge(ctx context.Context, b *bed.Bed) error {
+	if _, err := b.KubectlStdin(ctx, bridgedManifest, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		out, err := b.Kubectl(ctx, "create", "namespace", "tried", "--dry-run=server", "-o", "jsonpath={.metadata.annotations}")
+		return strings.Contains(out, "tests,tests6"), err
+	})
 }
 
 // label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
 	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 func main() {
@@ -51,6 +52,8 @@ func parse() (flags, error) {
 	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up, or with -kubeconfig: there are")
 	flag.StringVar(&f.bed.network, "network", steer, "the nodes' network: Fairlead in mode steer, or with a tunnel, or the reference plugin")
 	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables, or none: no kube-proxy (for -sets podservices)")
+	flag.StringVar(&f.bed.family, "family", string(underlay.Dual), "of nodes and pods: ipv4, ipv6 or dual")
+	flag.BoolVar(&f.bed.bridged, "bridged", false, "the tests' pods are bridged, in a VLAN, instead of routed")
 	flag.Func("set", "a value of the chart, KEY=VALUE, such as agent.config.services=ovs; any number of times",
 		func(value string) error { f.bed.values = append(f.bed.values, value); return nil })
 	flag.BoolVar(&f.bed.keep, "keep", false, "leave the nodes there at the end (bin/e2e --name conformance down)")
@@ -60,6 +63,9 @@ func parse() (flags, error) {
 	}
 	if !slices.Contains([]string{steer, tunnel, reference}, f.bed.network) {
 		return f, fmt.Errorf("-network %s: want steer, tunnel or reference", f.bed.network)
+	}
+	if f.bed.bridged && (f.bed.network == reference || f.bed.family != string(underlay.Dual)) {
+		return f, errors.New("-bridged wants Fairlead's network, and both address families")
 	}
 	return f, nil
 }

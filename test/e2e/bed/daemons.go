@@ -209,9 +209,9 @@ func (b *Bed) writeKubeletFiles(h host.Host) error {
 	return nil
 }
 
-// clusterDNS is the tenth address of each Service range, as in kubeadm. Nothing listens there unless a test starts a
+// ClusterDNS is the tenth address of each Service range, as in kubeadm. Nothing listens there unless a test starts a
 // server.
-func (b *Bed) clusterDNS() []string {
+func (b *Bed) ClusterDNS() []string {
 	var out []string
 	for _, cidr := range b.spec.IPFamily.ServiceCIDRs() {
 		addr := cidr.Addr()
@@ -238,7 +238,7 @@ func (b *Bed) kubeletConfig() map[string]any {
 			"x509":      map[string]any{"clientCAFile": clusterCA},
 			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false}},
 		"authorization": map[string]any{"mode": "AlwaysAllow"},
-		"clusterDNS":    b.clusterDNS(), "clusterDomain": "cluster.local",
+		"clusterDNS":    b.ClusterDNS(), "clusterDomain": "cluster.local",
 		"resolvConf": "", // the machine's name servers are not reachable from here
 		// The bed's disk is the machine's memory, and its pods are small: disable eviction and image garbage
 		// collection.
