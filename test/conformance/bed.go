@@ -109,10 +109,11 @@ func bridge(ctx context.Context, b *bed.Bed) error {
 	if _, err := b.KubectlStdin(ctx, bridgedManifest, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	inForce := func(ctx context.Context) (bool, error) {
 		out, err := b.Kubectl(ctx, "create", "namespace", "tried", "--dry-run=server", "-o", "jsonpath={.metadata.annotations}")
 		return strings.Contains(out, "tests,tests6"), err
-	})
+	}
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, inForce)
 }
 
 // label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them
