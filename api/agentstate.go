@@ -112,6 +112,8 @@ type ReachTap struct {
 type ReachFinding struct {
 	Node   string `json:"node"`
 	Family string `json:"family"`
+	// Address is the node's own that the path's packets go to, where the path does not work and it is known.
+	Address netip.Addr `json:"address,omitzero"`
 	// FromThere and ToThere are what is known of the two directions: unknown, works, narrow or fails.
 	FromThere string `json:"fromThere"`
 	ToThere   string `json:"toThere"`

@@ -226,7 +226,7 @@ func (t *talk) tell(now time.Time) {
 			Since: p.well, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen}
 		switch {
 		case v.Broken:
-			state, f.Since = "broken", p.broken
+			state, f.Since, f.Address = "broken", p.broken, wayOf(t.Board.Load(), to).to
 			r.Findings = append(r.Findings, f)
 		case v.Cause != pure.CauseNone:
 			state = "away"

@@ -459,16 +459,16 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	board.NoTunnel = errors.New("the tunnel has no address")
 	board.Peers = slices.Clone(board.Peers)
 	direct := slices.Clone(board.Peers[0].PodCIDRs)
-	direct[0].Path, direct[0].Via = desired.PathDirect, board.Peers[0].Tunnel
+	direct[0].Path, direct[0].Via = desired.PathDirect, netip.MustParseAddr("192.0.2.7")
 	board.Peers[0].PodCIDRs = direct
 	a.Board.Publish(&board)
 	w.passes = func(from, to *simulated, _ bool) bool { return from != a && to != a }
 	w.run(2 * time.Minute)
 	got := map[string]string{}
 	for _, f := range a.report.Findings {
-		got[f.Node] = f.Cause
+		got[f.Node] = fmt.Sprint(f.Cause, " ", f.Address)
 	}
-	if want := map[string]string{"node01": "blocked", "node02": "no-tunnel"}; !maps.Equal(got, want) {
+	if want := map[string]string{"node01": "blocked 192.0.2.7", "node02": "no-tunnel 192.168.77.2"}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for i, want := range []way{{to: direct[0].Via}, {to: board.Peers[1].Tunnel, tunnelled: true}} {

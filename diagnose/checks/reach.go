@@ -81,12 +81,11 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	case reach.CauseFirewall:
 		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
 	}
-	peer := slices.IndexFunc(s.Peers, func(p api.AgentPeer) bool { return p.Node == f.Node })
 	commands := []string{fmt.Sprintf("fairleadctl reach %s %s   # what both nodes know together", s.Node, f.Node),
 		fmt.Sprintf("fairleadctl doctor --node-local   # on node %s: what it has found, and its firewall", f.Node)}
-	if peer >= 0 {
+	if f.Address.IsValid() {
 		commands = append(commands, fmt.Sprintf("tcpdump -ni %s host %s   # here, and the same on the other node: which packets "+
-			"leave, which arrive", s.Transport, s.Peers[peer].Address))
+			"leave, which arrive", s.Transport, f.Address))
 	}
 	return report.Remedy{Text: "See on both nodes where the packets end", Commands: commands}
 }

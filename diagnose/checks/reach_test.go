@@ -1,7 +1,9 @@
 package checks
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -32,5 +34,21 @@ func TestReachFindings(t *testing.T) {
 	s.Reach = &api.AgentReach{Problem: "its address is in use"}
 	if f := reachFindings(s); len(f) != 1 || f[0].Kind != "not-probed" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// Of a node with several addresses the one is named that the path's packets go to.
+func TestReachRemedyNamesThePathsAddress(t *testing.T) {
+	six, four := netip.MustParseAddr("fd77::12"), netip.MustParseAddr("192.168.77.12")
+	s := api.AgentState{Node: "a", Transport: "eth0", Peers: []api.AgentPeer{{Node: "b", Address: six}}}
+	for want, addr := range map[string]netip.Addr{"tcpdump -ni eth0 host 192.168.77.12 ": four, "tcpdump -ni eth0 host fd77::12 ": six} {
+		r := reachRemedy(s, api.ReachFinding{Node: "b", Family: "IPv4", Cause: "not-found", Address: addr})
+		if last := r.Commands[len(r.Commands)-1]; !strings.HasPrefix(last, want) {
+			t.Errorf("%q, want %q", last, want)
+		}
+	}
+	r := reachRemedy(s, api.ReachFinding{Node: "b", Family: "IPv4", Cause: "not-found"})
+	if all := strings.Join(r.Commands, "\n"); strings.Contains(all, "tcpdump") {
+		t.Errorf("of an address that is not known: %s", all)
 	}
 }
