@@ -16,7 +16,8 @@ import (
 const mostSeen = 12
 
 // Ways are findings about ways between nodes that do not work, or of which nothing is known: one for each fault. A
-// fault at a node is one, whoever has seen it; of those whose place is not known, all that have a node in common.
+// fault at a node is one, whoever has seen it; of those whose place is not known, all that have a node in common, and
+// of what carries the packets of all nodes, all.
 func Ways(ways []reach.Way) []report.Finding {
 	var groups [][]reach.Way
 	well := func(w reach.Way) bool { return w.Is == reach.Works && w.Cause == reach.CauseNone }
@@ -28,7 +29,7 @@ func Ways(ways []reach.Way) []report.Finding {
 		}
 		same := func(w reach.Way) bool {
 			return w.Cause == first.Cause && w.At == first.At && w.Is == first.Is && ruleOf(w) == ruleOf(first) &&
-				(first.At != "" || w.From == common || w.To == common)
+				(first.At != "" || first.Cause == reach.CauseBlocked || w.From == common || w.To == common)
 		}
 		group := slices.DeleteFunc(slices.Clone(rest), func(w reach.Way) bool { return !same(w) })
 		rest = slices.DeleteFunc(rest, same)

@@ -62,6 +62,8 @@ func TestFaultsOfSeveralNodes(t *testing.T) {
 			}
 			return ""
 		}), []string{"pods-not-found n0 n1", "pods-not-found n3 n4"}, "from n1 to n0"},
+		{"blocked between all", clusterOf(4, func(int, int) string { return "fails unknown blocked" }),
+			[]string{"pods-blocked n0 n1 n2 n3"}, "neither node hears pods of any node that it asks"},
 		{"n4 is cut off", clusterOf(5, func(own, peer int) string {
 			return map[[2]bool]string{{true, false}: "fails unknown cut-off", {false, true}: "fails unknown underlay"}[[2]bool{own == 4, peer == 4}]
 		}, func(_ int, p *api.ReachPath) { p.Echo = "no answer" }), []string{"pods-cut-off n0 n1 n2 n3 n4"}, "node n4 reaches none"},
