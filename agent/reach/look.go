@@ -46,6 +46,7 @@ type watch struct {
 	lacking  time.Time     // since when this node has no tunnel, or no Open vSwitch
 	broken   time.Time     // since when verdict is of a broken path
 	well     time.Time     // since when both directions work
+	vague    time.Time     // since when the cause that was told is not found any more
 	doubted  time.Time     // since when a fault is not told because the evidence is old
 }
 
@@ -199,16 +200,24 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 }
 
 // hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
-// packet comes now and then.
+// packet comes now and then. Of one that is heard again it is not known at once whether the other direction is well.
+// For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
-	well := s.From == pure.Works && s.To == pure.Works
-	switch {
-	case !well:
-		p.well = time.Time{}
-	case p.well.IsZero():
-		p.well = now
+	since := func(at *time.Time, is bool) time.Duration {
+		switch {
+		case !is:
+			*at = time.Time{}
+		case at.IsZero():
+			*at = now
+		}
+		return now.Sub(*at)
 	}
-	if held := well && now.Sub(p.well) < p.Silence(); held && p.verdict.Broken {
+	well := s.From == pure.Works && s.To == pure.Works
+	wellFor := since(&p.well, well)
+	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound
+	vagueFor := since(&p.vague, vague)
+	held := well && wellFor < p.Silence() || s.From == pure.Works && s.To == pure.Unknown || vague && vagueFor < p.Silence()
+	if held && p.verdict.Broken {
 		return p.verdict
 	}
 	return v

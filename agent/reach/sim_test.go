@@ -450,6 +450,26 @@ func TestBlockedEverywhere(t *testing.T) {
 	}
 }
 
+// When a fault of both directions is over, no other is told: the first packets that come again say that their senders
+// hear nothing.
+func TestFaultIsOver(t *testing.T) {
+	for _, n := range []int{3, 12} {
+		w := newWorld(n)
+		w.run(time.Minute)
+		w.passes = func(_, _ *simulated, _ bool) bool { return false }
+		w.run(5 * time.Minute)
+		w.passes, w.told = always, map[string]int{}
+		w.run(time.Minute)
+		maps.DeleteFunc(w.told, func(what string, _ int) bool { return strings.HasSuffix(what, " blocked") })
+		w.wantNothingTold(t, fmt.Sprintf("%d nodes", n))
+		for _, s := range w.nodes {
+			if len(s.report.Findings) > 0 {
+				t.Errorf("%s still reports %+v", s.NodeName, s.report.Findings)
+			}
+		}
+	}
+}
+
 // In a cluster with tunnels and direct paths what is wrong with the tunnel is no cause of what fails on others.
 func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	w := newWorld(3)

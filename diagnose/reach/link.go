@@ -48,6 +48,7 @@ type Link struct {
 	began, sent   time.Time // since when packets are sent without a pause, and when the last was
 	seq           uint32
 	heard         time.Time // when a packet of the peer came
+	again         time.Time // when the first came after a silence
 	last          Packet    // of the peer
 	highest, seen uint32    // the highest number, and which of those below it came: a bit each
 	counted       int       // how many of the window the peer has sent
@@ -121,6 +122,9 @@ func (l *Link) Receive(p Packet, now time.Time) {
 		l.seen |= 1 << -ahead // late, or twice
 	default:
 		l.seen, l.highest, l.counted = l.seen<<min(ahead, window)|1, p.Seq, min(window, l.counted+int(min(ahead, window)))
+	}
+	if l.Silent(now) > l.Silence() {
+		l.again = now
 	}
 	l.heard, l.last = now, p
 	l.weigh()
@@ -209,9 +213,10 @@ func quality(narrow, lossy bool) Direction {
 	return Works
 }
 
-// to is what the peer says. One that has just started, or to which this end had when it said so, knows nothing.
+// to is what the peer says. One that has just started, or to which this end had when it said so, knows nothing, nor
+// does one that is heard again: its first words are about the silence.
 func (l *Link) to() Direction {
-	h, since := l.last.Heard, min(l.heard.Sub(l.began), l.last.Uptime)
+	h, since := l.last.Heard, min(l.heard.Sub(l.began), l.last.Uptime, l.heard.Sub(l.again))
 	silence := silent * l.Interval
 	switch {
 	case (h.Age < 0 || h.Age > silence) && since > silence:
