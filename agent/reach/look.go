@@ -223,19 +223,23 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	return v
 }
 
+// states are the worst last. Those from lossy on are of a path that is broken.
+func states() []string { return []string{"reached", "unknown", "away", "lossy", "narrow", "broken"} }
+
 // tell publishes what was found.
 func (t *talk) tell(now time.Time) {
-	nodes := map[string]string{} // the worst of the paths to each
+	nodes := map[string]int{} // the worst of the paths to each, in states
 	r := api.AgentReach{Problem: t.problem}
 	for _, to := range t.queue {
 		p := t.peers[to]
 		s, v := p.State(now), p.verdict
-		state := "unknown"
+		state, how := "unknown", ""
 		f := api.ReachFinding{Node: to.node, Family: to.family(), FromThere: string(s.From), ToThere: string(s.To),
 			Since: p.well, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen}
 		switch {
 		case v.Broken:
-			state, f.Since, f.Address = "broken", p.broken, wayOf(t.Board.Load(), to).to
+			state, how = "broken", s.How(v.Cause)
+			f.Since, f.Address = p.broken, wayOf(t.Board.Load(), to).to
 			r.Findings = append(r.Findings, f)
 		case v.Cause != pure.CauseNone:
 			state = "away"
@@ -243,16 +247,14 @@ func (t *talk) tell(now time.Time) {
 			state = "reached"
 		}
 		r.Paths = append(r.Paths, p.path(f, state, t.Config.TunnelType))
-		if worse := []string{"reached", "unknown", "away", "broken"}; slices.Index(worse, state) > slices.Index(worse, nodes[to.node]) {
-			nodes[to.node] = state
-		}
+		nodes[to.node] = max(nodes[to.node], slices.Index(states(), cmp.Or(how, state)))
 	}
-	count := map[string]int{"reached": 0, "unknown": 0, "away": 0, "broken": 0}
+	count := map[string]int{}
 	for _, state := range nodes {
-		count[state]++
+		count[states()[state]]++
 	}
-	for state, n := range count {
-		t.Metrics.Reach.Peers.WithLabelValues(state).Set(float64(n))
+	for _, state := range states() {
+		t.Metrics.Reach.Peers.WithLabelValues(state).Set(float64(count[state]))
 	}
 	r.Asked, r.Reached, r.Unknown, r.Away = len(nodes), count["reached"], count["unknown"], count["away"]
 	order := func(a, b api.ReachFinding) int {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
@@ -251,6 +252,17 @@ func (w *world) wantNothingTold(t *testing.T, what string) {
 	}
 }
 
+// wantCounted checks the metric of other nodes in a state.
+func (s *simulated) wantCounted(t *testing.T, state string, want int) {
+	t.Helper()
+	for _, other := range states() {
+		got := testutil.ToFloat64(s.Metrics.Reach.Peers.WithLabelValues(other))
+		if other == state && got != float64(want) || other != state && slices.Index(states(), other) > 2 && got != 0 {
+			t.Errorf("%s counts %v nodes as %s, want %d as %s", s.NodeName, got, other, want, state)
+		}
+	}
+}
+
 // Who has met once parts again, also where clocks differ, and nobody wonders about it.
 func TestSampleStaysSmall(t *testing.T) {
 	w := newWorld(60)
@@ -380,6 +392,9 @@ func TestLossIsNoMTU(t *testing.T) {
 		lossy := func(_, to *simulated, _ bool) bool { return to != b || w.random.Float64() >= share }
 		w.passes, w.pings = lossy, lossy
 		w.run(10 * time.Minute)
+		if share == 0.2 {
+			a.wantCounted(t, "lossy", 1)
+		}
 		resolved, had := 0, false
 		for range 1800 {
 			w.run(time.Second)
@@ -418,6 +433,7 @@ func TestMTU(t *testing.T) {
 		if len(w.told) < 80 {
 			t.Errorf("told only %v", w.told)
 		}
+		w.nodes[0].wantCounted(t, "narrow", len(w.nodes[0].report.Findings))
 	}
 }
 
@@ -447,6 +463,7 @@ func TestBlockedEverywhere(t *testing.T) {
 		if len(s.report.Findings) < 8 {
 			t.Errorf("%s reports only %+v", s.NodeName, s.report.Findings)
 		}
+		s.wantCounted(t, "broken", len(s.report.Findings))
 	}
 }
 

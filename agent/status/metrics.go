@@ -134,7 +134,8 @@ func newReachMetrics() ReachMetrics {
 	return ReachMetrics{
 		Peers: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_reach_peers",
 			Help: "Other nodes that are probed (reachability: probe), by what is known of the path of pods: reached, unknown, " +
-				"away (agent or node does not run) or broken. fairleadctl doctor names them."}, []string{"state"}),
+				"away (agent or node does not run), lossy, narrow (no full-size packet passes) or broken (none does in a direction). " +
+				"fairleadctl doctor names them."}, []string{"state"}),
 		Packets: counters("reach_packets_total", "Packets of probes of other nodes' pods: sent, heard, or ignored because they "+
 			"are from nowhere that they should be.", "kind"),
 	}

@@ -111,6 +111,21 @@ type Verdict struct {
 	Seen []string
 }
 
+// How says what a broken path does: it passes nothing in a direction ("broken"), nothing of full size ("narrow"), or
+// loses some ("lossy"). Of one that is well again and is told for a while the cause says it.
+func (s State) How(c Cause) string {
+	either := func(d Direction) bool { return s.From == d || s.To == d }
+	switch {
+	case either(Fails):
+		return "broken"
+	case either(Narrow) || c == CauseMTU:
+		return "narrow"
+	case either(Lossy) || c == CauseLossy:
+		return "lossy"
+	}
+	return "broken"
+}
+
 // Judge says what is wrong with a path, in the order from certain to unknown. It names a cause only where the evidence
 // leaves no other.
 func Judge(e Evidence) Verdict {

@@ -52,6 +52,8 @@ func alertCases() []alertCase {
 		one("FairleadAddressConflicts", `node="n1"`, "fairlead_pool_address_conflicts_total"+agent, "0x5 1x60", "1x60", 20),
 		one("FairleadAddressesOwed", `node="n1"`, "fairlead_pool_addresses_pending_release"+agent, "3x60", "3x20 0x60", 40),
 		one("FairleadPodsNotReached", `node="n1"`, `fairlead_reach_peers{state="broken",`+agent[1:], "2x60", "0x60", 4),
+		one("FairleadPodsLargePacketsLost", `node="n1"`, `fairlead_reach_peers{state="narrow",`+agent[1:], "2x60", "0x5 1x4 0x60", 12),
+		one("FairleadPodsPacketsLost", `node="n1"`, `fairlead_reach_peers{state="lossy",`+agent[1:], "1x60", "1x8 0x60", 15),
 		one("FairleadNetworkPoliciesNotEnforced", "", "fairlead_network_policies_not_enforced"+agent, "2x100", "0x100", 70),
 		[]alertCase{
 			// One pod whose ADD fails each time: kubelet tries again after 10 to 20 seconds.
