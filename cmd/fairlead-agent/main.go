@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,12 @@ const (
 	exitRolledBack = 4
 )
 
-func main() { cli.Main("fairlead-agent", command(), exitCode) }
+func main() {
+	// No other goroutine gets this thread. Some switch theirs to another network namespace, one for as long as the agent
+	// runs, and a command that is run in the agent's Pod gets the namespaces of this thread.
+	runtime.LockOSThread()
+	cli.Main("fairlead-agent", command(), exitCode)
+}
 
 func exitCode(err error) int {
 	podCIDR, refused := (*desired.PodCIDRError)(nil), (*preflight.RefusedError)(nil)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ func TestRootProbe(t *testing.T) {
 	}
 	c.host(t, "node1").exec(t, "ping -c1 -W2 10.77.2.254")
 
+	t.Run("the main thread", func(t *testing.T) { c.staysAtHome(t, "node1") })
 	t.Run("a dead agent", func(t *testing.T) {
 		must(t, 0, c.AgentKill(labtest.Within(t, 10*time.Second), "node2"))
 		c.awaitReach(t, "node2's agent is dead", "away", "")
@@ -73,6 +75,31 @@ func TestRootProbe(t *testing.T) {
 	for _, node := range c.Nodes() {
 		if n := strings.Count(c.log(t, node), "pods of another node are not reached"); n == 0 {
 			t.Errorf("the log of %s's agents does not name the fault", node)
+		}
+	}
+}
+
+// staysAtHome checks that the main thread of an agent is in the node's network namespace while another is in that of its
+// end: a command that is run in the agent's Pod gets the namespaces of the main thread. Which threads Go takes is luck, so
+// it is tried often.
+func (c cluster) staysAtHome(t *testing.T, node string) {
+	home := strings.TrimSpace(c.host(t, node).exec(t, "readlink /proc/self/ns/net"))
+	for range 10 {
+		must(t, 0, c.AgentKill(labtest.Within(t, 10*time.Second), node))
+		must(t, 0, c.AgentStart(labtest.Within(t, 10*time.Second), node))
+		state, err := c.AgentState(t.Context(), node)
+		must(t, 0, err)
+		wait(t, time.Minute, func() string {
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", state.PID))
+			for _, thread := range threads {
+				if at, _ := os.Readlink(thread); at != "" && at != home {
+					return ""
+				}
+			}
+			return fmt.Sprintf("none of %d threads is in another namespace: %v", len(threads), err)
+		})
+		if at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", state.PID)); at != home {
+			t.Fatalf("the main thread is in %s, the node in %s (%v)", at, home, err)
 		}
 	}
 }
