@@ -1,6 +1,7 @@
 #!/bin/bash
 # The first run: two nodes on this machine, pods that talk, a Service whose
-# backend sees its client, a NetworkPolicy, an agent killed under a running ping;
+# backend sees its client, a NetworkPolicy, a firewall between the nodes that is
+# found out, an agent killed under a running ping;
 # the same again with bridged pods on an underlay with VLANs; and everything
 # removed again.
 set -euo pipefail
@@ -80,7 +81,8 @@ gets_nothing() {
 title 'Two nodes, each with its own network, Open vSwitch and agent'
 trap 'title "Clean up"; lab down; rm -rf "$manifests"' EXIT
 trap 'exit 130' INT TERM
-run up --nodes 2 --datapath netdev --ip-family dual --config test/demo/agent.yaml
+# Agents probe each other four times as often as else, so that this takes seconds.
+FAIRLEAD_TEST_INTERVALS=agent.reach=500ms run up --nodes 2 --datapath netdev --ip-family dual --config test/demo/agent.yaml
 
 title 'Three pods: a and b on node1, c on node2'
 run apply --wait 30s -f test/demo/pods.yaml
@@ -155,6 +157,25 @@ ping_while_killed() {
 	done
 	rm -rf "$out"
 }
+
+# doctor_says WORDS: what doctor says on node1, once it says that, within a minute.
+doctor_says() {
+	local said i
+	printf '$ bin/lab node node1 -- bin/fairleadctl doctor reach --node-local\n'
+	for i in {1..120}; do
+		said=$(lab node node1 -- "$PWD/bin/fairleadctl" doctor reach --node-local 2>&1) || true # its exit code is the finding
+		[[ $said != *"$1"* ]] || { echo "$said"; return; }
+		sleep 0.5
+	done
+	printf '%s\nand not: %s\n' "$said" "$1"
+	exit 1
+}
+
+title 'A firewall between the nodes drops the tunnel, from node1 to node2 alone: the agents find out where packets end'
+run node underlay -- nft 'table bridge f { chain c { type filter hook forward priority 0; ip saddr 192.168.77.11 udp dport 6081 drop; }; }'
+doctor_says 'they leave this node by eth0'
+run node underlay -- nft 'delete table bridge f'
+doctor_says 'No problems were found.'
 
 title 'The agent of node1 is killed (SIGKILL) and started under a running ping, 100 a second'
 ping_while_killed 'pod default/a' "$c4"
