@@ -216,8 +216,8 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	wellFor := since(&p.well, well)
 	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound
 	vagueFor := since(&p.vague, vague)
-	held := well && wellFor < p.Silence() || s.From == pure.Works && s.To == pure.Unknown || vague && vagueFor < p.Silence()
-	if held && p.verdict.Broken {
+	recent := well && wellFor < p.Silence() || vague && vagueFor < p.Silence()
+	if again := s.From == pure.Works && s.To == pure.Unknown; p.verdict.Broken && (recent || again) {
 		return p.verdict
 	}
 	return v
