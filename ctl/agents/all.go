@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,8 +37,13 @@ const (
 // asked, and why.
 func (k Asker) All(ctx context.Context, v *cluster.View) (
 	answers []Answer, unasked string, err error) {
-	if k.Node != nil && k.Node.Reachability != api.ReachabilityProbe {
+	switch {
+	case k.Node == nil:
+	case k.Node.Reachability != api.ReachabilityProbe:
 		return nil, "", checks.ErrNotProbed
+	case !k.mayAsk(ctx): // as in an agent's own Pod: nothing is tried that is forbidden
+		return nil, "", errors.New("their agents are asked by commands in their Pods, for which these credentials lack the rights " +
+			"(get and create pods/exec in kube-system)")
 	}
 	m, err := k.Client.Kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -54,6 +60,15 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 	nodes, unasked := whom(v, k.own(ctx))
 	answers, err = k.ask(ctx, answerLimit, nodes, func(string) string { return "" })
 	return answers, unasked, err
+}
+
+// mayAsk reports whether commands may be run in agents' Pods, unless the API server does not say.
+func (k Asker) mayAsk(ctx context.Context) bool {
+	question := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: "create",
+			Resource: "pods", Subresource: "exec"}}}
+	r, err := k.Client.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, question, metav1.CreateOptions{})
+	return err != nil || r.Status.Allowed
 }
 
 // whom says which nodes' agents are asked: not those of other nodes that are not ready, which would take long not to
