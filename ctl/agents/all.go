@@ -64,10 +64,11 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 
 // mayAsk reports whether commands may be run in agents' Pods, unless the API server does not say.
 func (k Asker) mayAsk(ctx context.Context) bool {
-	question := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: "create",
-			Resource: "pods", Subresource: "exec"}}}
-	r, err := k.Client.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, question, metav1.CreateOptions{})
+	exec := &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: "create", Resource: "pods",
+		Subresource: "exec"}
+	review := &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: exec}}
+	r, err := k.Client.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	return err != nil || r.Status.Allowed
 }
 

@@ -79,9 +79,9 @@ func TestRootProbe(t *testing.T) {
 	}
 }
 
-// staysAtHome checks that the main thread of an agent is in the node's network namespace while another is in that of its
-// end: a command that is run in the agent's Pod gets the namespaces of the main thread. Which threads Go takes is luck, so
-// it is tried often.
+// staysAtHome checks that the main thread of an agent is in the node's network namespace while another is in that of
+// its end: a command that is run in the agent's Pod gets the namespaces of the main thread. Which thread Go takes is
+// luck, so it is tried often.
 func (c cluster) staysAtHome(t *testing.T, node string) {
 	home := strings.TrimSpace(c.host(t, node).exec(t, "readlink /proc/self/ns/net"))
 	for range 10 {
