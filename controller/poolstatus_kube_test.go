@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -117,12 +116,8 @@ func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(con
 func (c *cluster) startWith(ctx context.Context, cfg api.ControllerConfig,
 	other func(context.Context) (string, error)) (url string, done <-chan error) {
 	c.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port, err := apitest.FreePort()
+	must(c.t, err)
 	ended := make(chan error, 1)
 	cfg.APIAddress, cfg.APIPort, cfg.EnablePrometheusMetrics = netip.MustParseAddr("127.0.0.1"), port, true
 	if cfg.PoolWarningPercent == 0 {

@@ -3,7 +3,6 @@ package scale
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -25,13 +24,12 @@ type Controller struct {
 // StartController starts a fairlead-controller of s, with all features enabled. program is its binary, and dir a
 // directory for its files. It ends with the thread that started it.
 func StartController(s *apitest.Server, program, dir string) (*Controller, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := apitest.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	port := l.Addr().(*net.TCPAddr).Port
 	token, kubeconfig, config := filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "controller.conf")
-	err = errors.Join(l.Close(), os.WriteFile(token, []byte(apitest.AdminToken), 0o600),
+	err = errors.Join(os.WriteFile(token, []byte(apitest.AdminToken), 0o600),
 		apitest.Kubeconfig(kubeconfig, s.URL, s.CA(), token),
 		os.WriteFile(config, fmt.Appendf(nil, "apiPort: %d\nclientConnection: {kubeconfig: %q}\n"+
 			"reclaim: {gracePeriod: 10s, coolingPeriod: 0s}\nnodeIPAM: {enableNodeIPAM: true, clusterCIDRs: [10.0.0.0/10]}\n",
