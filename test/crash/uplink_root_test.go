@@ -188,9 +188,7 @@ func (c cluster) runDirFull(t *testing.T) {
 func (c cluster) staysDead(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, false)
-	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "while Open vSwitch is down") {
-		t.Errorf("status says\n%s", out)
-	}
+	c.says(t, "while Open vSwitch is down")
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, false)
@@ -233,9 +231,7 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, false)
 	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
 	c.attached(t, false)
-	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "restored manually") {
-		t.Errorf("status says\n%s", out)
-	}
+	c.says(t, "restored manually")
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
@@ -420,10 +416,7 @@ func (c cluster) noWay(t *testing.T) {
 		"add table ip6 foreign; add chain ip6 foreign c { type filter hook input priority 0; }; "+
 		"add rule ip6 foreign c iifname br-uplink drop")
 	c.attached(t, false)
-	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-	if !strings.Contains(out, "not through Open vSwitch") || !strings.Contains(out, "the agent attaches the NIC again after") {
-		t.Errorf("status says\n%s", out)
-	}
+	c.says(t, "not through Open vSwitch", "the agent attaches the NIC again after")
 	c.exec(t, "nft", "delete table arp foreign; delete table ip6 foreign")
 	c.attached(t, true)
 }
@@ -435,10 +428,7 @@ func (c cluster) noGateway(t *testing.T) {
 	c.router(t, "down")
 	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
-	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-	if !strings.Contains(out, "is not reachable through br-uplink") || !strings.Contains(out, "the agent attaches the NIC again after") {
-		t.Errorf("status says\n%s", out)
-	}
+	c.says(t, "is not reachable through br-uplink", "the agent attaches the NIC again after")
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))

@@ -38,13 +38,15 @@ func (c cluster) vswitchdHangs(t *testing.T) {
 	c.attached(t, true)
 }
 
-// says waits until the status of the uplink has these words.
-func (c cluster) says(t *testing.T, words string) {
+// says waits until the status of the uplink has all these words: the host has its NIC before it is written down why.
+func (c cluster) says(t *testing.T, words ...string) {
 	t.Helper()
 	eventually(t, time.Minute, func() (wrong []string) {
 		status := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-		if !strings.Contains(status, words) {
-			wrong = append(wrong, fmt.Sprintf("status lacks %q:\n%s", words, status))
+		for _, w := range words {
+			if !strings.Contains(status, w) {
+				wrong = append(wrong, fmt.Sprintf("status lacks %q:\n%s", w, status))
+			}
 		}
 		return wrong
 	})

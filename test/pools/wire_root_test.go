@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -111,7 +112,14 @@ func TestRootAnnounced(t *testing.T) {
 // An ADD does not wait for probes if they were sent before.
 func TestRootAskedAhead(t *testing.T) {
 	b := cluster(t)
-	b.killAgent(t) // the next agent counts from 0, and has no pool in use
+	t.Cleanup(func() { // the agent that is started then has the intervals of other tests
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, b.AgentKill(ctx, node))
+	})
+	// However late an ADD comes. This agent has no pool in use, and counts from 0.
+	t.Setenv(api.IntervalsVariable, os.Getenv(api.IntervalsVariable)+",agent.probeAge=1h")
+	b.killAgent(t)
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	b.apply(t, poolYAML("ahead", 4, 10, "110", "159"), podYAML("a", node, "ippools: ahead"))
 	b.running(t, "a")
