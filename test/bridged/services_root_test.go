@@ -1,10 +1,12 @@
 package bridged
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,7 +110,7 @@ type backend struct {
 
 // callAll calls all Services from all clients. With own, backends must see of pods what they see of direct traffic.
 func callAll(t *testing.T, clients []place, backends []backend, own bool) {
-	known := time.Now().Add(30 * time.Second) // deadline for kube-proxy's rules of all Services
+	known := time.Now().Add(3 * time.Minute) // deadline for the rules of all Services: these are 640 calls
 	var calls errgroup.Group
 	calls.SetLimit(8)
 	for _, from := range clients {
@@ -117,10 +119,14 @@ func callAll(t *testing.T, clients []place, backends []backend, own bool) {
 				for _, network := range []string{"tcp", "udp"} {
 					calls.Go(func() error {
 						want := b.name + " "
+						var err error
 						if own && from.netns != "" {
-							want = b.sees(t, from, network, ip)
+							want, err = b.sees(from, network, ip, known)
 						}
-						if err := reaches(from, network, netip.AddrPortFrom(ip, 80), want, known); err != nil {
+						if err == nil {
+							err = reaches(from, network, netip.AddrPortFrom(ip, 80), want, known)
+						}
+						if err != nil {
 							t.Errorf("%s to Service %s (%s, %s): %v", from.name, b.name, ip, network, err)
 						}
 						return nil
@@ -133,17 +139,19 @@ func callAll(t *testing.T, clients []place, backends []backend, own bool) {
 }
 
 // sees is the backend's answer to what a client sends to the backend's own address, of the family of like.
-func (b backend) sees(t *testing.T, from place, network string, like netip.Addr) string {
-	for _, ip := range b.ips {
-		if ip.Is4() == like.Is4() {
-			got, err := whoAnswers(from, network, netip.AddrPortFrom(ip, 8080))
-			if err == nil {
-				return got
-			}
-			t.Errorf("%s to %s (%s, %s): %v", from.name, b.name, ip, network, err)
-		}
+func (b backend) sees(from place, network string, like netip.Addr, limit time.Time) (got string, err error) {
+	family := 4
+	if like.Is6() {
+		family = 6
 	}
-	return "?"
+	own := netip.AddrPortFrom(b.of(family), 8080)
+	for got, err = whoAnswers(from, network, own); err != nil && time.Now().Before(limit); {
+		got, err = whoAnswers(from, network, own)
+	}
+	if err != nil {
+		err = fmt.Errorf("at its own address %s: %w", own, err)
+	}
+	return got, err
 }
 
 // addBackends creates a pod of each kind on each node, with a Service of its own.
@@ -221,13 +229,15 @@ func answer(t *testing.T, p place) {
 
 func addrOf(a net.Addr) string { return netip.MustParseAddrPort(a.String()).Addr().Unmap().String() }
 
-// reaches expects an answer that starts with want three times, once kube-proxy has the Service.
+// reaches expects an answer that starts with want three times, once the Service is known: to kube-proxy, or to the
+// datapath, which follows its tables late.
 func reaches(from place, network string, to netip.AddrPort, want string, known time.Time) error {
 	for good := 0; ; {
 		got, err := whoAnswers(from, network, to)
+		if err == nil && !strings.HasPrefix(got, want) {
+			err = fmt.Errorf("the answer is %q, want %q", got, want)
+		}
 		switch {
-		case err == nil && !strings.HasPrefix(got, want):
-			return fmt.Errorf("the answer is %q, want %q", got, want)
 		case err == nil:
 			if good++; good == 3 {
 				return nil
@@ -240,27 +250,35 @@ func reaches(from place, network string, to netip.AddrPort, want string, known t
 	}
 }
 
+// whoAnswers gives an answer some seconds. A datagram is sent again each second: a busy machine loses some.
 func whoAnswers(from place, network string, to netip.AddrPort) (string, error) {
 	var conn net.Conn
 	err := from.do(func() (err error) {
-		conn, err = net.DialTimeout(network, to.String(), 3*time.Second)
+		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
-		return "", err
-	}
 	if network == "tcp" {
+		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return "", err
+		}
 		data, err := io.ReadAll(conn)
 		return string(data), err
 	}
-	if _, err := conn.Write([]byte("who?")); err != nil {
-		return "", err
+	buf, n := make([]byte, 64), 0
+	for range 5 {
+		if err = conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+			break
+		}
+		if _, err = conn.Write([]byte("who?")); err != nil {
+			break
+		}
+		if n, err = conn.Read(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
 	}
-	buf := make([]byte, 64)
-	n, err := conn.Read(buf)
 	return string(buf[:n]), err
 }

@@ -86,9 +86,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	installed := c.atRest(t, node)
 	dry, err := node.run(agent, "uninstall", "--dry-run")
 	must(t, err)
-	if now := c.stateOf(t, node); len(installed.Differences(now)) > 0 {
-		t.Errorf("a dry run has changed\n%s", strings.Join(installed.Differences(now), "\n"))
-	}
+	c.is(t, node, installed, "a dry run has changed")
 	out, err = node.run(agent, "uninstall")
 	must(t, err)
 	t.Logf("uninstall said\n%s", out)
@@ -100,18 +98,14 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	if dead {
 		must(t, c.OVSStart(labtest.Within(t, 20*time.Second), "node1"))
 	}
-	if d := before.Differences(c.stateOf(t, node)); len(d) > 0 {
-		t.Errorf("the node is not as it was:\n%s", strings.Join(d, "\n"))
-	}
+	c.is(t, node, before, "the node is not as it was")
 	out, err = node.run(agent, "uninstall")
 	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to be removed") {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
 	if !dead {
 		c.interruptedUninstall(t, node, agent)
-		if d := before.Differences(c.stateOf(t, node)); len(d) > 0 {
-			t.Errorf("after an interrupted repetition the node is not as it was:\n%s", strings.Join(d, "\n"))
-		}
+		c.is(t, node, before, "after an interrupted repetition the node is not as it was")
 	}
 	// It can be installed again.
 	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
@@ -130,23 +124,37 @@ func (c cluster) interruptedUninstall(t *testing.T, node place, agent string) {
 	}
 }
 
-// atRest waits until nothing has changed for longer than the second after which Linux reports a lost carrier.
+// atRest waits until nothing has changed for a while.
 func (c cluster) atRest(t *testing.T, node place) (state traces.Node) {
+	t.Helper()
+	c.rests(t, "at rest: last seen to change", func() []string {
+		last := state
+		state = c.stateOf(t, node)
+		return last.Differences(state)
+	})
+	return state
+}
+
+// is waits until the node's state has been that for a while: Linux and Open vSwitch complete some changes later.
+func (c cluster) is(t *testing.T, node place, want traces.Node, otherwise string) {
+	t.Helper()
+	c.rests(t, otherwise, func() []string { return want.Differences(c.stateOf(t, node)) })
+}
+
+// rests waits until there are no differences for longer than the second after which Linux reports a lost carrier.
+func (c cluster) rests(t *testing.T, otherwise string, differences func() []string) {
 	t.Helper()
 	since := time.Now()
 	wait(t, 20*time.Second, func() string {
-		last := state
-		state = c.stateOf(t, node)
-		changes := last.Differences(state)
-		if len(changes) > 0 {
+		d := differences()
+		if len(d) > 0 {
 			since = time.Now()
 		}
 		if time.Since(since) < 1200*time.Millisecond {
-			return "at rest: last seen to change: " + strings.Join(changes, "\n")
+			return otherwise + ":\n" + strings.Join(d, "\n")
 		}
 		return ""
 	})
-	return state
 }
 
 // stateOf is all state of a node that an agent may change.

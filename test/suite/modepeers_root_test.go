@@ -190,10 +190,27 @@ func (c cluster) state(t *testing.T, node string) string {
 	return c.picture(t, node) + strings.Join(sorted(c.routes(t, node)), "")
 }
 
+// atRest is a node's state that has not changed for longer than the agents' resync takes to come (labtest).
+func (c cluster) atRest(t *testing.T, node string) (state string) {
+	t.Helper()
+	since := time.Now()
+	wait(t, time.Minute, func() string {
+		last := state
+		if state = c.state(t, node); state != last {
+			since = time.Now()
+		}
+		if time.Since(since) < 2500*time.Millisecond {
+			return node + " at rest: last seen to change: " + difference(last, state)
+		}
+		return ""
+	})
+	return state
+}
+
 // startsWithNothingToDo checks that a restarted agent changes nothing on the node, so nothing is stale.
 func (c cluster) startsWithNothingToDo(t *testing.T, node string) {
 	t.Helper()
-	before := c.state(t, node)
+	before := c.atRest(t, node)
 	must(t, 0, c.AgentKill(labtest.Within(t, 10*time.Second), node))
 	c.restart(t, node)
 	if now := c.state(t, node); now != before {
@@ -219,7 +236,7 @@ func TestRootModeChanges(t *testing.T) {
 	c := modeLab(t, byName[api.ModeEncap])
 	first := map[string]string{}
 	for _, node := range c.Nodes() {
-		first[node] = c.state(t, node)
+		first[node] = c.atRest(t, node)
 	}
 	a := c.pod(t, "a")
 	var flows []*flow
@@ -277,7 +294,7 @@ func TestRootModeChanges(t *testing.T) {
 		}
 	}
 	for _, node := range c.Nodes() {
-		if now := c.state(t, node); now != first[node] {
+		if now := c.atRest(t, node); now != first[node] {
 			t.Errorf("%s differs from what it was in the same mode before:\n%s", node, difference(first[node], now))
 		}
 	}
