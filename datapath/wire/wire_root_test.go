@@ -334,7 +334,7 @@ func TestRootEcho(t *testing.T) {
 	}
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
 		for size, want := range map[int]string{1500: "", 100: "", 1501: "message too long"} {
-			err := node.Do(func() error { return Echo(t.Context(), a, size, 10*time.Second) })
+			err := node.Do(func() error { return Echo(t.Context(), a, size, time.Minute) })
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Errorf("%d bytes to %s: %v, want %q", size, a, err, want)
 			}
@@ -360,7 +360,7 @@ func TestRootEchoOfALossyPath(t *testing.T) {
 	far.Exec("nft", "add table netdev loss { chain in { type filter hook ingress device eth0 priority 0; "+
 		"icmp type echo-request numgen inc mod 2 0 counter drop; icmpv6 type echo-request numgen inc mod 2 0 counter drop; }; }")
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
-		if err := node.Do(func() error { return Echo(t.Context(), a, 100, time.Second) }); err != nil {
+		if err := node.Do(func() error { return Echo(t.Context(), a, 100, 3*time.Second) }); err != nil {
 			t.Error(err)
 		}
 	}

@@ -240,7 +240,7 @@ func (p place) do(f func() error) error {
 
 // run runs a program in the place and returns its output. An error contains the output.
 func (p place) run(argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	out := host.Collect(cmd, argv[0])

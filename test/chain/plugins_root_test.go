@@ -31,14 +31,14 @@ func TestRootHostPort(t *testing.T) {
 	from := map[string]runtime{"outside": {node: outside}, "the other node": other}
 	for name, client := range from {
 		for _, node := range []string{"192.168.77.11", "fd77::11"} {
-			if err := client.greeted(netip.MustParseAddr(node), 8080); err != nil {
+			if err := client.greeted(netip.MustParseAddr(node), 8080, time.Minute); err != nil {
 				t.Errorf("from %s to the host port at %s: %v", name, node, err)
 			}
 		}
 	}
 	r.mustDel(t, conflist, p)
 	for name, client := range from {
-		if client.greeted(netip.MustParseAddr("192.168.77.11"), 8080) == nil {
+		if client.greeted(netip.MustParseAddr("192.168.77.11"), 8080, 3*time.Second) == nil {
 			t.Errorf("from %s: the host port answers after DEL", name)
 		}
 	}
@@ -63,17 +63,17 @@ func (r runtime) serve(t *testing.T, p *libcni.RuntimeConf, port int) {
 	}()
 }
 
-func (r runtime) greeted(addr netip.Addr, port uint16) error {
+func (r runtime) greeted(addr netip.Addr, port uint16, limit time.Duration) error {
 	var conn net.Conn
 	err := r.node.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", netip.AddrPortFrom(addr, port).String(), 3*time.Second)
+		conn, err = net.DialTimeout("tcp", netip.AddrPortFrom(addr, port).String(), limit)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(3 * time.Second))
+	conn.SetDeadline(time.Now().Add(limit))
 	greeting, err := io.ReadAll(conn)
 	if err == nil && string(greeting) != "hello from the pod" {
 		err = fmt.Errorf("got %q", greeting)
@@ -107,9 +107,13 @@ func TestRootBandwidth(t *testing.T) {
 	// Without limits the same path is faster: it was the plugin that limited it.
 	a, b := r.container(t), r.container(t)
 	r.mustAdd(t, conflist, a)
-	if unlimited := r.rate(t, a, b, asPod(t, b, r.mustAdd(t, conflist, b))); unlimited < 3*limit {
-		t.Errorf("without a limit only %.1f Mbit/s: this tests nothing", unlimited/1e6)
-	}
+	toB := asPod(t, b, r.mustAdd(t, conflist, b))
+	eventually(t, time.Minute, func() error { // a busy machine may have to be asked again
+		if unlimited := r.rate(t, a, b, toB); unlimited < 3*limit {
+			return fmt.Errorf("without a limit only %.1f Mbit/s: this tests nothing", unlimited/1e6)
+		}
+		return nil
+	})
 }
 
 // rate is the throughput in bits per second of a TCP stream of about a second.

@@ -206,7 +206,7 @@ func (b *bed) ipam(verb string, p *libcni.RuntimeConf, network, more, others str
 		network, others, more)
 	args := &invoke.Args{Command: verb, ContainerID: p.ContainerID, NetNS: p.NetNS, IfName: p.IfName, PluginArgs: p.Args,
 		Path: "/opt/cni/bin"}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err = b.node.Do(func() error {
 		if verb == "ADD" {

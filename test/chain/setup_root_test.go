@@ -309,7 +309,7 @@ func (r runtime) in(t *testing.T, p *libcni.RuntimeConf, line string) string {
 
 // run runs a program in a container, or on the node if p is nil, and returns its output.
 func (r runtime) run(p *libcni.RuntimeConf, line string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	argv := strings.Fields(line)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

@@ -46,7 +46,7 @@ func TestRootCounts(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	call := func(verb lab.Verb, i int) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if out, err := l.CNI(ctx, node, verb, fmt.Sprintf("default/p%d", i)); err != nil {
 			t.Fatal(verb, err, out)
@@ -122,7 +122,7 @@ func follow(t *testing.T, pid int) (stop func() (trace string)) {
 	cmd.Stderr = &out
 	must(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill() }) // kills the tracer; it may have exited
-	for limit := time.Now().Add(20 * time.Second); !traced(pid); time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !traced(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("strace does not begin: %s", out.String())
 		}

@@ -155,7 +155,7 @@ func TestRootWatchCut(t *testing.T) {
 	stop := b.steady(t, "a", "c", cniCosts)
 	nft := func(command string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also when the test has ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // also when the test has ended
 		defer cancel()
 		_, err := b.NodeExec(ctx, underlay.ControlPlane, "nft", command)
 		must(t, err)

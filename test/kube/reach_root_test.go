@@ -140,7 +140,7 @@ func (p pod) serve(t *testing.T, who string, calls *atomic.Int32) {
 
 // call connects to port 80 of vip from where do runs it, and returns the answer.
 func call(do func(func() error) error, vip string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var conn net.Conn
 	err := do(func() (err error) {

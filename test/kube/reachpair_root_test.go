@@ -126,7 +126,7 @@ func (b *bed) configured(t *testing.T) {
 		metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		must(t, b.client.CoreV1().ConfigMaps("kube-system").Delete(ctx, "fairlead-config", metav1.DeleteOptions{}))
 	})
@@ -159,7 +159,7 @@ func (b *bed) agentPods(t *testing.T) {
 			HostNetwork: true, Containers: []corev1.Container{{Name: "fairlead-agent", Image: "none"}}}}, metav1.CreateOptions{})
 		must(t, err)
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			must(t, pods.Delete(ctx, name, metav1.DeleteOptions{}))
 		})

@@ -42,7 +42,7 @@ func create(t *testing.T, dir, name string, binds ...Bind) Host {
 	t.Helper()
 	h, err := Create(dir, name, binds...)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := Kill(ctx, h); err != nil {
 			t.Error(err)
@@ -159,7 +159,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 	if !a.Runs(ofA[0].Process.Pid) || a.Runs(ofB.Process.Pid) || a.Runs(outside.Process.Pid) {
 		t.Error("Runs does not find the processes of host a")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := Kill(ctx, a); err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestRootDestroyLeavesNothing(t *testing.T) {
 			t.Errorf("mount %s is still there", m.Target)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second) // the kernel destroys namespaces in a work queue
+	deadline := time.Now().Add(time.Minute) // the kernel destroys namespaces in a work queue
 	for alive() && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -66,7 +66,7 @@ func TestRootInit(t *testing.T) {
 	if len(pids) == 0 {
 		t.Error("no process is in the host's cgroups")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := Kill(ctx, h); err != nil {
 		t.Fatal(err)
