@@ -1,6 +1,10 @@
 package probe
 
-import "time"
+import (
+	"fmt"
+	"os"
+	"time"
+)
 
 // stall is longer than any gap in the answers on a machine that has time for what forwards them.
 const stall = 50 * time.Millisecond
@@ -20,4 +24,38 @@ func Excused(streams, controls []Report) bool {
 		control = max(control, r.LongestGap)
 	}
 	return control >= stall && control >= longest/2
+}
+
+// Starved watches processes until stop is called, which returns the longest that the main thread of one of them was
+// ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux) in any time as long as within. Many
+// short waits lose no packets, other than a long one: the sockets of Open vSwitch's ports hold some.
+func Starved(within time.Duration, pids ...int) (stop func() (longest time.Duration)) {
+	const looks = 10
+	var longest time.Duration
+	past := make([][]time.Duration, len(pids))
+	look := func() {
+		for i, pid := range pids {
+			var ran, waited time.Duration // both are in nanoseconds
+			data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+			if _, err := fmt.Sscan(string(data), &ran, &waited); err != nil {
+				continue // the process has ended
+			}
+			past[i] = append(past[i], waited)
+			past[i] = past[i][max(0, len(past[i])-looks-1):]
+			longest = max(longest, waited-past[i][0])
+		}
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for look(); ; look() {
+			select {
+			case <-done:
+				look()
+				return
+			case <-time.After(within / looks):
+			}
+		}
+	}()
+	return func() time.Duration { close(done); <-ended; return longest }
 }
