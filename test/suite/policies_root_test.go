@@ -209,8 +209,8 @@ func nodeReaches(t *testing.T, c cluster, a place) {
 
 // Connections that a policy forbids end, those that it allows go on, and both begin before the pod was isolated.
 func openConnections(t *testing.T, c cluster, a, b place) {
-	says := func(conn dialled) error {
-		got, err := conn.askWithin(t, 4*time.Second) // of datagrams some are lost
+	says := func(conn dialled, limit time.Duration) error {
+		got, err := conn.askWithin(t, limit)
 		if err == nil && !strings.HasPrefix(got, "a ") {
 			err = errors.New(got)
 		}
@@ -219,21 +219,24 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 	open := func(network string, port uint16) dialled {
 		conn, err := call(t, b, network, netip.AddrPortFrom(a.ips[0], port), 0)
 		must(t, 0, err)
-		must(t, 0, says(conn))
+		wait(t, labtest.Patience(t, 20*time.Second), func() string { // of datagrams some are lost
+			return errText(says(conn, 4*time.Second))
+		})
 		return conn
 	}
 	first := open("tcp", 8080)
 	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: 8080}, {port: 8080, protocol: UDP}]}]")
 	c.apply(t, web)
 	allowed(t, b, a, 9090, false)
-	must(t, 0, says(first))
+	must(t, 0, says(first, time.Minute))
 	second, third := open("tcp", 8080), open("udp", 8080)
 	node := c.host(t, "node1")
 	late(t, node, func() {
 		c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 9090}, {port: 9090, protocol: UDP}]}]"))
 		lost := 0
 		wait(t, labtest.Patience(t, 10*time.Second), func() string {
-			must(t, 0, says(first)) // which has the datapath make a connection again that conntrack has forgotten
+			// Which has the datapath make a connection again that conntrack has forgotten.
+			must(t, 0, says(first, time.Minute))
 			// An answer that is under way when conntrack forgets the connection, twice, is lost.
 			if _, err := third.askBy(t, time.Now().Add(time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) || lost == 4 {
 				must(t, 0, err)
