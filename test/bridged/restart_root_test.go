@@ -60,7 +60,7 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 	for range times {
 		starved := c.starved(t)
 		lost, controls := c.killAgent(t, places)
-		if waited := starved(); waited > starving/2 {
+		if waited := starved(); waited > starving*4/5 {
 			controls = append(controls, fmt.Sprintf("ovs-vswitchd of node1 waited %s for a processor", waited))
 		}
 		switch {

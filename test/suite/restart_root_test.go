@@ -31,7 +31,7 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 		if len(lost) == 0 || t.Failed() {
 			return
 		}
-		if waited < starving/2 {
+		if waited < starving*4/5 {
 			t.Errorf("lost: %s, and no ovs-vswitchd waited for a processor for longer than %s", strings.Join(lost, "; "), waited)
 			return
 		}
