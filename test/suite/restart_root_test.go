@@ -23,7 +23,7 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
-	const times = 5
+	const times = 10 // each loses packets on a machine that is busy enough
 	for range times {
 		starved := c.starved(t)
 		lost := restartAgents(t, c)
