@@ -36,12 +36,17 @@ func policyYAML(name, spec string) string {
 // allowed waits until connections from p to an address succeed as wanted, in both families, by TCP and UDP.
 func allowed(t *testing.T, p, to place, port uint16, want bool) {
 	t.Helper()
+	right := make([]bool, 2*len(to.ips))
 	wait(t, labtest.Patience(t, 10*time.Second), func() string {
-		wrong := make([]string, 2*len(to.ips))
+		wrong := make([]string, len(right))
 		var all sync.WaitGroup
 		for n := range wrong {
+			if right[n] {
+				continue
+			}
 			all.Go(func() {
 				wrong[n] = reachesWrongly(p, []string{"tcp", "udp"}[n%2], netip.AddrPortFrom(to.ips[n/2], port), want)
+				right[n] = wrong[n] == ""
 			})
 		}
 		all.Wait()
