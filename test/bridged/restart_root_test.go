@@ -57,9 +57,16 @@ func stream(t *testing.T, from, to place, a netip.Addr, every time.Duration) *pr
 // is repeated.
 func (c cluster) agentKilled(t *testing.T, places []place) {
 	const times = 10
+	every, most := 5*time.Millisecond, 100*time.Millisecond // User-Mode Linux sustains no more on its one processor
+	if c.Datapath() == vswitch.System {
+		every = most
+	}
 	for range times {
-		starved := c.starved(t)
-		lost, controls := c.killAgent(t, places)
+		// Some 200 packets fit into the socket of a port, and the NIC's has those of 12 streams (killAgent).
+		starving := 200 * every / 12
+		starved := c.starved(t, starving)
+		lost, controls := c.killAgent(t, places, every)
+		every = min(2*every, most) // the sockets then hold more of a busy machine's time
 		if waited := starved(); waited > starving*4/5 {
 			controls = append(controls, fmt.Sprintf("ovs-vswitchd of node1 waited %s for a processor", waited))
 		}
@@ -75,21 +82,17 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 	t.Errorf("in each of %d times this machine lost packets where node1 has no part: nothing can be said of its agent", times)
 }
 
-// starving is for how long node1's ovs-vswitchd may get no processor before packets are lost by that: some 200 of small
-// size fit into the socket of a port, and 2,400 a second come to the NIC's (killAgent).
-const starving = 80 * time.Millisecond
-
 // starved is probe.Starved of node1's ovs-vswitchd, on the userspace datapath.
-func (c cluster) starved(t *testing.T) (stop func() time.Duration) {
+func (c cluster) starved(t *testing.T, within time.Duration) (stop func() time.Duration) {
 	t.Helper()
 	if c.Datapath() == vswitch.System {
-		return probe.Starved(starving)
+		return probe.Starved(within)
 	}
-	return probe.Starved(starving, lab.Vswitchd.PID(c.host(t, "node1").host))
+	return probe.Starved(within, lab.Vswitchd.PID(c.host(t, "node1").host))
 }
 
 // killAgent returns what the streams lost meanwhile, and what the streams lost that node1 has no part in.
-func (c cluster) killAgent(t *testing.T, places []place) (lost, controls []string) {
+func (c cluster) killAgent(t *testing.T, places []place, every time.Duration) (lost, controls []string) {
 	t.Helper()
 	find := func(name string) place {
 		for _, p := range places {
@@ -99,10 +102,6 @@ func (c cluster) killAgent(t *testing.T, places []place) (lost, controls []strin
 		}
 		t.Fatalf("there is no %s", name)
 		return place{}
-	}
-	every := 5 * time.Millisecond
-	if c.Datapath() == vswitch.System {
-		every = 100 * time.Millisecond // an interval that User-Mode Linux sustains on its one processor
 	}
 	out, streams, control := find(underlay.Outside), map[string]*probe.Stream{}, map[string]bool{}
 	for i := range out.ips {

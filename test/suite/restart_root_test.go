@@ -23,11 +23,14 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
-	const times = 10 // each loses packets on a machine that is busy enough
+	const times = 10
+	every := 25 * time.Millisecond
 	for range times {
-		starved := c.starved(t)
-		lost := restartAgents(t, c)
+		starving := 20 * every // restartAgents
+		starved := c.starved(t, starving)
+		lost := restartAgents(t, c, every)
 		waited := starved()
+		every = min(2*every, 100*time.Millisecond) // the sockets then hold more of a busy machine's time
 		if len(lost) == 0 || t.Failed() {
 			return
 		}
@@ -40,11 +43,8 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	t.Errorf("in each of %d times this machine was too busy for Open vSwitch: nothing can be said of the agents", times)
 }
 
-// starving is for how long an ovs-vswitchd may get no processor before packets are lost by that (restartAgents).
-const starving = 500 * time.Millisecond
-
 // starved is probe.Starved of all nodes' ovs-vswitchds, on the userspace datapath.
-func (c cluster) starved(t *testing.T) (stop func() time.Duration) {
+func (c cluster) starved(t *testing.T, within time.Duration) (stop func() time.Duration) {
 	t.Helper()
 	var pids []int
 	for _, node := range c.Nodes() {
@@ -52,7 +52,7 @@ func (c cluster) starved(t *testing.T) (stop func() time.Duration) {
 			pids = append(pids, lab.Vswitchd.PID(c.host(t, node).host))
 		}
 	}
-	return probe.Starved(starving, pids...)
+	return probe.Starved(within, pids...)
 }
 
 // waited is lab.OVSWaited of all nodes together.
@@ -67,14 +67,14 @@ func (c cluster) waited(t *testing.T) (all time.Duration) {
 }
 
 // restartAgents ends and starts each node's agent in two ways, and returns what streams of packets have lost.
-func restartAgents(t *testing.T, c cluster) (lost []string) {
+func restartAgents(t *testing.T, c cluster, every time.Duration) (lost []string) {
 	t.Helper()
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	// Eight streams leave the pod a: 320 packets a second, one each 3 ms. Open vSwitch's socket for the pod's port buffers
-	// some 200, so that an ovs-vswitchd that gets no processor for half a second loses none of them by itself. And in
+	// Eight streams leave the pod a, at first 320 packets a second. Open vSwitch's socket for the pod's port buffers some
+	// 200: an ovs-vswitchd that gets no processor for as long as 20 of each take, half a second, loses none by that. In
 	// User-Mode Linux a system call takes 100 times as long, and there is one CPU, which the streams need, too.
-	streams, every := map[string]*probe.Stream{}, 25*time.Millisecond
+	streams := map[string]*probe.Stream{}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {
 		t.Helper()
 		port, stop, err := probe.Echo(to.netNS(t), addr)
