@@ -51,7 +51,7 @@ type Options struct {
 	ProductIntervals bool
 	// NoAgent starts no agents, and no program fairlead-agent is needed.
 	NoAgent bool
-	// ReadyTimeout is the time limit for agents to get ready. Default: 60 s.
+	// ReadyTimeout is the time limit for agents to get ready. Default: 5 min, since a guest on a busy machine takes long.
 	ReadyTimeout time.Duration
 	// Keep leaves a lab running whose agents do not get ready.
 	Keep bool
@@ -84,7 +84,7 @@ func (o *Options) complete() error {
 	o.Uplink = orElse(o.Uplink, api.UplinkBridge)
 	o.Subnets = orElse(o.Subnets, 1)
 	o.Cluster = orElse(o.Cluster, Directory)
-	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
+	o.ReadyTimeout = orElse(o.ReadyTimeout, 5*time.Minute)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
