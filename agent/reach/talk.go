@@ -92,6 +92,12 @@ func (t *talk) run(ctx context.Context) error {
 		}
 		defer conn.Close()
 	}
+	t.loop(ctx)
+	return nil
+}
+
+// loop talks on sockets that are open.
+func (t *talk) loop(ctx context.Context) {
 	defer t.leave()
 	t.choose(time.Now())
 	send, look := time.NewTimer(0), time.NewTicker(time.Second)
@@ -100,7 +106,7 @@ func (t *talk) run(ctx context.Context) error {
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case h := <-t.heard:
 			t.receive(h)
 		case <-send.C:
