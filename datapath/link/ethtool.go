@@ -2,33 +2,60 @@ package link
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
+	"unsafe"
 
 	"github.com/safchain/ethtool"
+	"golang.org/x/sys/unix"
 )
 
-// txChecksums lists the kinds of checksums that the device is left to compute, as ethtool(8) names them; with off it is
-// told to compute none, and the kernel switches segmentation offload off with that.
-func txChecksums(ifName string, off bool) (on []string, err error) {
+// txChecksumsOff tells the device to compute no checksum, and the kernel switches segmentation offload off with that.
+func txChecksumsOff(ifName string) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return nil, fmt.Errorf("opening a socket for ethtool: %w", err)
+		return fmt.Errorf("opening a socket for ethtool: %w", err)
 	}
 	defer e.Close()
 	features, err := e.Features(ifName)
 	if err != nil {
-		return nil, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
+		return fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
 	}
 	change := map[string]bool{}
 	for name, is := range features {
 		if is && strings.HasPrefix(name, "tx-checksum-") {
-			on, change[name] = append(on, name), false
+			change[name] = false
 		}
 	}
-	if off && len(on) > 0 {
+	if len(change) > 0 {
 		if err := e.Change(ifName, change); err != nil {
-			return nil, fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
+			return fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
 		}
 	}
-	return on, nil
+	return nil
+}
+
+// txChecksums reports whether the device is left to compute any checksum. It asks for that alone (ethtool's ioctl,
+// linux/ethtool.h): pods are checked again and again, and a list of the names of all features takes a megabyte.
+func txChecksums(ifName string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, fmt.Errorf("opening a socket for ethtool: %w", os.NewSyscallError("socket", err))
+	}
+	defer unix.Close(fd)
+	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GTXCSUM}
+	var request struct { // netdevice(7)
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte // the rest of the union
+	}
+	copy(request.name[:unix.IFNAMSIZ-1], ifName)
+	request.data = unsafe.Pointer(&value)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	runtime.KeepAlive(&value)
+	if errno != 0 {
+		return false, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, errno)
+	}
+	return value.data != 0, nil
 }

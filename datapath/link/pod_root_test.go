@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -406,5 +407,25 @@ func TestRootAttachInParallel(t *testing.T) {
 	}
 	for _, l := range links {
 		node.Must(func() error { return Check(l) })
+	}
+}
+
+// All pods are checked every few seconds: what a check allocates is little.
+func TestRootCheckAllocates(t *testing.T) {
+	const most = 128 << 10 // bytes
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	l.TxOff = true
+	attach(t, node, l)
+	var before, after runtime.MemStats
+	node.Must(func() error {
+		runtime.ReadMemStats(&before)
+		defer runtime.ReadMemStats(&after)
+		return Check(l)
+	})
+	n := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%d bytes", n)
+	if n > most {
+		t.Errorf("a check allocates %d bytes, want at most %d", n, most)
 	}
 }

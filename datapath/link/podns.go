@@ -26,7 +26,7 @@ func (v *Veth) podUp() (err error) {
 		return err
 	}
 	if v.TxOff {
-		if _, err := txChecksums(v.IfName, true); err != nil {
+		if err := txChecksumsOff(v.IfName); err != nil {
 			return err
 		}
 	}

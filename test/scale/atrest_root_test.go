@@ -38,13 +38,13 @@ func BenchmarkRootPoliciesAtRest(b *testing.B) {
 		var with, without []float64
 		for range rounds {
 			x.atRest(settles)
-			flows := x.metrics()["fairlead_flows"]
+			flows := x.flows()
 			without = append(without, x.atRest(period))
 			read := x.door.Received.Load()
 			x.ownPolicies()
 			x.atRest(settles)
 			b.Logf("the Pods of %d namespaces: %.1f MB", ownNamespaces, float64(x.door.Received.Load()-read)/1e6)
-			if more := x.metrics()["fairlead_flows"] - flows; more < ownNamespaces*(podsEach-1) {
+			if more := x.flows() - flows; more < ownNamespaces*(podsEach-1) {
 				b.Fatalf("%.0f flows more, with %d peers: the agent does not know the Pods\n%s", more,
 					ownNamespaces*(podsEach-1), x.log())
 			}
