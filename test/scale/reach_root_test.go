@@ -27,7 +27,7 @@ func BenchmarkRootReach(b *testing.B) {
 		x.peers(largePeers)
 		x.answer()
 		// Of the agent that probes, and of the other.
-		cpu, switchCPU, memory, packets, writes := [2][]float64{}, [2][]float64{}, [2][]float64{}, [2][]float64{}, [2][]float64{}
+		var cpu, switchCPU, memory, packets, writes [2][]float64
 		for turn := range 2 * turns {
 			i := turn % 2
 			x.probes(i == 0)
