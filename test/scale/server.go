@@ -58,8 +58,12 @@ func Together(ctx context.Context, n int, do func(ctx context.Context, i int) er
 	return g.Wait()
 }
 
-// Heartbeats writes each Node's status every five minutes, as kubelets do, evenly distributed, until ctx ends.
+// Heartbeats writes each Node's status every five minutes, as kubelets do, evenly distributed, until ctx ends. It keeps
+// that pace also if a write takes longer than it is until the next.
 func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
+	var writing errgroup.Group
+	writing.SetLimit(writers)
+	defer func() { _ = writing.Wait() }() // a failed write is a missed heartbeat
 	tick := time.NewTicker(5 * time.Minute / time.Duration(max(1, nodes)))
 	defer tick.Stop()
 	for i := 0; ; i++ {
@@ -70,8 +74,11 @@ func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 		}
 		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": %q}]}}`,
 			time.Now().UTC().Format(time.RFC3339))
-		_, _ = c.Client.CoreV1().Nodes().Patch(ctx, NodeName(i%max(1, nodes)), "application/strategic-merge-patch+json", patch,
-			metav1.PatchOptions{}, "status") // a failed one is a missed heartbeat
+		writing.Go(func() error {
+			_, err := c.Client.CoreV1().Nodes().Patch(ctx, NodeName(i%max(1, nodes)), "application/strategic-merge-patch+json",
+				patch, metav1.PatchOptions{}, "status")
+			return err
+		})
 	}
 }
 
