@@ -137,6 +137,8 @@ func damagedFlows(flows string) []string {
 func (c cluster) picture(t *testing.T, node string) string {
 	t.Helper()
 	h := c.host(t, node)
+	// The link of the end that is probed is made again where its MTU changes.
+	ends := regexp.MustCompile(`(?m:^\d+: (\S+)@if\d+(: .*)link/ether \S+( .* link-netns fairlead-reach))`)
 	var lines []string
 	for _, cmd := range []string{
 		"ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int",
@@ -151,6 +153,7 @@ func (c cluster) picture(t *testing.T, node string) string {
 	} {
 		out := h.exec(t, cmd)
 		out = regexp.MustCompile(`(valid_lft|expires) \S+( preferred_lft \S+)?| state \w+| tentative|qlen \d+|(?m:^.*priority=65535,pkt_mark=.*\n?)`).ReplaceAllString(out, "")
+		out = ends.ReplaceAllString(out, "$1$2$3")
 		lines = append(lines, sorted(out)...)
 	}
 	return strings.Join(lines, "")

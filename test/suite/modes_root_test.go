@@ -111,8 +111,8 @@ func allReachAllInSubnets(t *testing.T, c cluster) {
 		for _, p := range []place{a, far, near} {
 			reach(t, p, c.family.FarAddrs()[i].Addr())
 		}
-		noReach(t, a, lastOf(c.family.PodCIDRs(2)[i]))
-		noReach(t, a, lastOf(c.family.PodCIDRs(3)[i]))
+		noReach(t, a, unusedOf(c.family.PodCIDRs(2)[i]))
+		noReach(t, a, unusedOf(c.family.PodCIDRs(3)[i]))
 	}
 }
 
@@ -254,13 +254,13 @@ func liesBetweenNodes(t *testing.T, c cluster) {
 	for i := range a.ips {
 		for _, to := range []place{near, far} {
 			for _, src := range []netip.Addr{b.ips[i], c.NodeAddrs(1)[i].Addr(), gatewayOf(c.family.PodCIDRs(1)[i]),
-				lastOf(c.family.PodCIDRs(1)[i]), lastOf(c.family.PodCIDRs(3)[i])} {
+				unusedOf(c.family.PodCIDRs(1)[i]), unusedOf(c.family.PodCIDRs(3)[i])} {
 				p := udp(src, to.ips[i], fmt.Sprintf("lie of a: %s to %s", src, to.name))
 				liar.send(t, ethernet(gateway, a.mac, p))
 				lies = append(lies, p)
 			}
 		}
-		for _, src := range []netip.Addr{b.ips[i], lastOf(c.family.PodCIDRs(1)[i])} {
+		for _, src := range []netip.Addr{b.ips[i], unusedOf(c.family.PodCIDRs(1)[i])} {
 			p := udp(src, a.ips[i], fmt.Sprintf("lie from outside: %s to a", src))
 			outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, underlay.Outside).macOf(t, "eth0"), p))
 			lies = append(lies, p)

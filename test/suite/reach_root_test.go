@@ -146,8 +146,8 @@ func allReachAll(t *testing.T, c cluster) {
 			reach(t, way.from, way.to)
 		}
 		// The test can fail: an unused address, on either node and outside.
-		noReach(t, a, lastOf(c.family.PodCIDRs(1)[i]))
-		noReach(t, a, lastOf(c.family.PodCIDRs(2)[i]))
+		noReach(t, a, unusedOf(c.family.PodCIDRs(1)[i]))
+		noReach(t, a, unusedOf(c.family.PodCIDRs(2)[i]))
 		// Nodes do not forward for hosts that have a route to the pods.
 		route := fmt.Sprintf("ip route replace %s via %s", c.family.PodCIDRs(1)[i], node(1))
 		outside.exec(t, route)
@@ -155,10 +155,10 @@ func allReachAll(t *testing.T, c cluster) {
 	}
 }
 
-// lastOf is the last address of the prefix but one: no test has as many pods.
-func lastOf(p netip.Prefix) netip.Addr {
+// unusedOf is the last address of the prefix but two: no test has as many pods, and the last one is probed.
+func unusedOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
-	b[len(b)-1] = 0xfe
+	b[len(b)-1] = 0xfd
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }

@@ -117,11 +117,11 @@ func (s scene) falseSources(i int) []said {
 		say("MAC and address of third", s.third.mac, other, to)
 		say("an address of node2", s.liar.mac, s.far.ips[i], to)
 		say("the gateway's address", s.liar.mac, gatewayOf(s.family.PodCIDRs(1)[i]), to)
-		say("an unused address", s.liar.mac, lastOf(s.family.PodCIDRs(1)[i]), to)
+		say("an unused address", s.liar.mac, unusedOf(s.family.PodCIDRs(1)[i]), to)
 		say("an address from outside", s.liar.mac, s.family.FarAddrs()[i].Addr(), to)
 	}
 	// Not spoofed, but it would loop between bridge and host until its TTL expires.
-	say("an unused address as destination", s.liar.mac, own, lastOf(s.family.PodCIDRs(1)[i]))
+	say("an unused address as destination", s.liar.mac, own, unusedOf(s.family.PodCIDRs(1)[i]))
 	for _, dst := range []api.MAC{s.victim.mac, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 		p := udp(other, s.victim.ips[i], "lie: the address of third, in a frame to "+dst.String())
 		lies = append(lies, said{string(p.mark), ethernet(dst, s.liar.mac, p), p.mark})
@@ -142,7 +142,7 @@ func (s scene) falseARP() []said {
 		frame := ethernet(dst, src, p)
 		lies = append(lies, said{fmt.Sprintf("ARP %x", p.mark), frame, frame[6:]})
 	}
-	for _, claimed := range []netip.Addr{gateway, s.third.ips[0], s.victim.ips[0], lastOf(s.family.PodCIDRs(1)[0])} {
+	for _, claimed := range []netip.Addr{gateway, s.third.ips[0], s.victim.ips[0], unusedOf(s.family.PodCIDRs(1)[0])} {
 		for _, to := range []struct {
 			mac  api.MAC
 			addr netip.Addr
@@ -173,7 +173,7 @@ func (s scene) falseND() []said {
 		addr netip.Addr
 	}{{s.victim.mac, s.victim.ips[1]}, {s.third.mac, s.third.ips[1]}, {s.gateway, gateway}, {allNodesMAC, allNodes}} {
 		for _, claimed := range []netip.Addr{gateway, s.third.ips[1], s.victim.ips[1], s.gateway.LinkLocal(),
-			lastOf(s.family.PodCIDRs(1)[1])} {
+			unusedOf(s.family.PodCIDRs(1)[1])} {
 			for _, src := range []netip.Addr{own, claimed} {
 				say("advertisement", to.mac, advertisement(src, to.addr, claimed, s.liar.mac))
 			}
@@ -209,7 +209,7 @@ func trueNeighbour(t *testing.T, s scene, liar, victim *wire) {
 // falseInterface does what root in the pod can do with ip(8).
 func falseInterface(t *testing.T, s scene) {
 	for i, to := range s.victim.ips {
-		more := lastOf(s.family.PodCIDRs(1)[i])
+		more := unusedOf(s.family.PodCIDRs(1)[i])
 		bits := s.family.PodCIDRs(1)[i].Bits()
 		s.liar.exec(t, fmt.Sprintf("ip addr add %s/%d dev eth0%s", more, bits, map[bool]string{true: " nodad"}[to.Is6()]))
 		for _, to := range []netip.Addr{to, s.far.ips[i], s.family.FarAddrs()[i].Addr()} {

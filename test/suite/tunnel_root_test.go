@@ -44,7 +44,7 @@ func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address
 	}
 	var ofSecond []netip.Addr
 	for cidr := range strings.SplitSeq(podCIDRs, ",") {
-		ofSecond = append(ofSecond, lastOf(netip.MustParsePrefix(cidr)))
+		ofSecond = append(ofSecond, unusedOf(netip.MustParsePrefix(cidr)))
 	}
 	var lies []packet
 	for i, to := range a.ips {
