@@ -239,6 +239,9 @@ func (s *Store) undo(o owner, before []Lease) error {
 	return errors.Join(errs...)
 }
 
+// reserved names a record of the library's that no allocation reads: addresses are allocated from where they were.
+const reserved = "reserved"
+
 // Reserve makes sure that addr is leased to the given attachment, whatever the podCIDRs are. It replaces an unreadable
 // lease. A lease of another attachment is an error that names the holder.
 func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
@@ -266,7 +269,7 @@ func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 				return err
 			}
 		}
-		ok, err := s.disk.Reserve(containerID, ifName, net.IP(addr.AsSlice()), fmt.Sprint(addr.BitLen()))
+		ok, err := s.disk.Reserve(containerID, ifName, net.IP(addr.AsSlice()), reserved)
 		if err == nil && !ok {
 			err = fmt.Errorf("its file is there but is no lease: remove %s", s.path(addr))
 		}

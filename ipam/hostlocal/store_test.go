@@ -294,6 +294,13 @@ func TestReserve(t *testing.T) {
 	if got := allocate(t, s, "a", "10.1.0.0/24")[0].Addr(); got != addr {
 		t.Errorf("the holder of %s got %s", addr, got)
 	}
+	last := netip.MustParseAddr("fd00::ffff:ffff:ffff:fffe")
+	if err := s.Reserve(last, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := allocate(t, s, "b", "fd00::/64")[0].Addr().String(); got != "fd00::2" {
+		t.Errorf("after a reservation of the last address the first pod got %s", got)
+	}
 	for _, bad := range []netip.Addr{{}, netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::ffff:10.1.0.2")} {
 		wantError(t, s.Reserve(bad, "c", "eth0"), "not an address that a pod can have")
 	}

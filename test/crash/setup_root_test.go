@@ -75,7 +75,9 @@ func upIn(t *testing.T, kind lab.Cluster) cluster {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
-		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true,
+		// The end that other nodes probe is attached as a pod is: its steps would be taken for those of pods.
+		Config: []byte("reachability: none\n")})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)
