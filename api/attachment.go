@@ -78,6 +78,15 @@ type Attachment struct {
 	BootID string
 }
 
+// ReachEnd is the container ID of the attachment that other nodes probe, which is no pod's, and the name of its network
+// namespace.
+const ReachEnd = "fairlead-reach"
+
+// OfPods are those of attachments that are pods'.
+func OfPods(attachments []Attachment) []Attachment {
+	return slices.DeleteFunc(slices.Clone(attachments), func(a Attachment) bool { return a.ContainerID == ReachEnd })
+}
+
 // Pod returns "namespace/name", or the container ID if the pod is unknown.
 func (a Attachment) Pod() string {
 	if a.PodName == "" {

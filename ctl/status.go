@@ -149,7 +149,7 @@ func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
 	if err != nil {
 		version = "unknown"
 	}
-	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods; version %s: %s", cfg.OVSBridge, o.DatapathType, len(o.Pods),
+	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods; version %s: %s", cfg.OVSBridge, o.DatapathType, o.PodCount(),
 		version, versions.Of(versions.OpenVSwitch, version, time.Now()))
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // publish makes the outcome of a round known to CNI requests and health checks. Of a round that did not compute what is
@@ -16,7 +17,7 @@ func (n *Node) publish(r *round) {
 	s := n.statusOf(r, before)
 	if r.computed {
 		n.reportTunnel(s.NoTunnel)
-		n.reportOutside(desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
+		n.reportOutside(desired.OutsidePodCIDRs(n.own, api.OfPods(r.Want.OVSDB.Pods)))
 		n.logProblems(r.Want.Problems)
 		n.logRouters(desired.ByPath(r.Want.Peers, desired.PathRouters))
 		n.Metrics.Desired(r.Want)
@@ -45,10 +46,11 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 	}
 	if r.computed {
 		s.PodMTU = r.Want.PodMTU
+		pods := api.OfPods(r.Want.OVSDB.Pods)
 		s.Computed = status.Computed{Peers: r.Want.Peers, Transport: transport, Flows: n.steps.flows.Current(),
-			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(r.Want.OVSDB.Pods)}
+			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(pods)}
 		s.NoTunnel = desired.NoTunnel(transport, r.Want.Peers, r.Observed)
-		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
+		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, pods))
 		s.Degraded = errors.Join(r.peers, s.NoTunnel, outside, n.degraded(), r.snapshot.Trouble)
 	}
 	s.NotReady, s.NoUplink = errors.Join(r.pods, r.host), nil

@@ -27,9 +27,6 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// Name is that of the network namespace, and the container ID of the end's attachment.
-const Name = "fairlead-reach"
-
 // ifName is the end's interface.
 const ifName = "eth0"
 
@@ -126,7 +123,7 @@ func (p *Prober) publish(r api.AgentReach) {
 // Without probing in the config it removes the end that another agent has left.
 func (p *Prober) Run(ctx context.Context, pods Pods) {
 	if p.Config.Reachability != api.ReachabilityProbe {
-		if removed, err := link.RemoveNetns(Name); err != nil {
+		if removed, err := link.RemoveNetns(api.ReachEnd); err != nil {
 			p.Log.Error(err, "removing what probed other nodes")
 		} else if removed {
 			p.Log.Info("removed what probed other nodes: reachability is none")
@@ -175,16 +172,16 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 	if len(wanted) == 0 {
 		return end{}, errors.New("this node has no podCIDR with an address to spare for it: 16 addresses or more")
 	}
-	path, err := link.EnsureNetns(Name)
+	path, err := link.EnsureNetns(api.ReachEnd)
 	if err != nil {
 		return end{}, err
 	}
 	// A network of its own: a GC of the runtime, which does not know the end, is about another one.
-	request := cniserver.Request{ContainerID: Name, IfName: ifName, Netns: path, Network: Name}
+	request := cniserver.Request{ContainerID: api.ReachEnd, IfName: ifName, Netns: path, Network: api.ReachEnd}
 	for range 2 {
 		for _, a := range wanted {
-			if err := pods.Reserve(a, Name, ifName); err != nil {
-				return end{}, fmt.Errorf("the address that other nodes ask is in use (probing begins when it is free): %w", err)
+			if err := pods.Reserve(a, api.ReachEnd, ifName); err != nil {
+				return end{}, fmt.Errorf("the address that other nodes ask cannot be had, it is tried again: %w", err)
 			}
 		}
 		result, err := pods.Add(ctx, request)

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -201,7 +202,7 @@ func (m *LoopMetrics) FlowsChanged(c openflow.Changes) {
 
 // Desired counts what a round wanted.
 func (m *Metrics) Desired(d desired.State) {
-	m.Pods.Interfaces.Set(float64(len(d.OVSDB.Pods)))
+	m.Pods.Interfaces.Set(float64(len(api.OfPods(d.OVSDB.Pods))))
 	m.Peers.Served.Set(float64(len(d.Peers)))
 	for _, path := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {
 		m.Peers.PodCIDRs.WithLabelValues(string(path)).Set(float64(len(desired.ByPath(d.Peers, path))))

@@ -15,8 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent/reach"
 	"github.com/fairlead-cni/fairlead/agent/rundir"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
@@ -198,9 +198,9 @@ func (u *uninstall) veths(context.Context) error {
 	if u.DryRun {
 		return err
 	}
-	removed, rerr := link.RemoveNetns(reach.Name)
+	removed, rerr := link.RemoveNetns(api.ReachEnd)
 	if removed {
-		u.say("network namespace %s removed", reach.Name)
+		u.say("network namespace %s removed", api.ReachEnd)
 	}
 	return errors.Join(err, rerr)
 }

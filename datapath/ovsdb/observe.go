@@ -55,6 +55,16 @@ type Port struct {
 	Error string
 }
 
+// PodCount is the number of ports that are pods'.
+func (o Observed) PodCount() (n int) {
+	for _, p := range o.Pods {
+		if p.ContainerID != api.ReachEnd {
+			n++
+		}
+	}
+	return n
+}
+
 // PodPort is the port of a pod, with its record. The port's name is HostIf.
 type PodPort struct {
 	api.Attachment

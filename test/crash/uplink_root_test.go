@@ -357,6 +357,7 @@ func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 		}
 		return out
 	}
+	c.says(t, "attached: ") // else it is the attach of before that has no answer
 	index, _, _ := strings.Cut(c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"), ":")
 	before := strings.Count(c.agentLog(t), "recreating the uplink's bridge")
 	router("ip", "-6", "addr", "flush", "dev", "eth0", "scope", "global")
@@ -379,6 +380,7 @@ func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 
 // A gateway that is off for a while is no reason to touch an uplink that is attached.
 func (c cluster) gatewayOff(t *testing.T) {
+	c.says(t, "attached: ")
 	before := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink")
 	told := len(c.agentLog(t)) // other tests may have had the gateway off
 	c.router(t, "down")

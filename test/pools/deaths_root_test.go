@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
@@ -175,7 +176,7 @@ func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
 		}
 	}
 	ports, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--no-heading", "--columns=name", "find", "Port",
-		"external_ids:fairlead=pod")
+		"external_ids:fairlead=pod", "external_ids:fairlead-container-id!="+api.ReachEnd)
 	must(t, err)
 	atKill[fmt.Sprintf("%s: %d addresses, %d ports", verb, allocated, len(strings.Fields(ports))-1)]++
 	b.restart(t)
@@ -233,7 +234,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	})
 	wait(t, 30*time.Second, func() string {
 		out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
-			"external_ids:fairlead=pod")
+			"external_ids:fairlead=pod", "external_ids:fairlead-container-id!="+api.ReachEnd)
 		must(t, err)
 		if ports := strings.Fields(out); len(ports) != 1 {
 			return fmt.Sprintf("ports of pods are %v, want that of a", ports)
@@ -336,7 +337,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 
 	must(t, b.AgentStop(labtest.Within(t, 20*time.Second), node))
 	_, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "sh", "-c",
-		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead=pod)")
+		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead-container-id="+rec.ContainerID+")")
 	must(t, err)
 	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), node))
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), node)) // ports are recreated before CNI is served

@@ -112,7 +112,7 @@ func newBedOn(b *testing.B, s *serve) *bed {
 	dir := filepath.Join("/run", fmt.Sprintf("fairlead-scale-%d", os.Getpid()))
 	x.lab, err = lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: binDir, Nodes: 1, Datapath: "netdev", NoAgent: true,
 		IPFamily: underlay.IPv4, ProductIntervals: true,
-		Config: []byte("{manifestsDir: null, clientConnection: {kubeconfig: /etc/fairlead/kubeconfig}}")})
+		Config: []byte("manifestsDir: null\nclientConnection: {kubeconfig: /etc/fairlead/kubeconfig}\nreachability: none\n")})
 	x.must(err)
 	b.Cleanup(func() {
 		if err := lab.Down(context.Background(), dir, nil); err != nil {

@@ -247,14 +247,14 @@ func (c cluster) awaitFinding(t *testing.T, node, directions, cause string) (fou
 // as five probes take, after which a path is one that does not work, there was one: it must pass.
 func (c cluster) neverBroken(t *testing.T, node string, d time.Duration) {
 	t.Helper()
-	before := c.waited(t)
+	before, excused := c.waited(t), 0
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		r := c.reach(t, node)
 		if len(r.Findings) == 0 {
 			continue
 		}
 		waited := c.waited(t) - before
-		if waited < time.Second {
+		if excused++; waited < time.Second || excused > 3 {
 			t.Fatalf("%s reports %+v", node, r.Findings)
 		}
 		t.Logf("an ovs-vswitchd has waited %s for a processor, and %s reports %+v", waited, node, r.Findings)

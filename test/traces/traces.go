@@ -26,6 +26,7 @@ find /opt/cni /etc/cni /var/lib/fairlead /run/fairlead /sys/fs/bpf \
 find /opt/cni /etc/cni -printf '%p %M\n'
 find /run /var/lib /var/log -maxdepth 1 '(' -name '*fairlead*' -o -name '*openvswitch*' ')' ! -empty
 for f in iptables ip6tables; do $f-save | sed "s/^/$f /"; done | grep -E -- '-A|FAIRLEAD'
+ls /run/netns | grep fairlead
 nft list tables | grep -E 'netdev|fairlead'
 ovs-vsctl -t 3 --no-wait list-br; ovs-vsctl -t 3 --no-wait get Open_vSwitch . other_config external_ids
 tc filter show dev eth0 ingress; tc filter show dev eth0 egress

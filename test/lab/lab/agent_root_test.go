@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
@@ -193,7 +195,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 	settled(t, l)
 	for _, node := range l.Nodes() { // agents remove interfaces after they have answered DEL
 		eventually(t, "pods leave no interface and no namespace on "+node, func() bool {
-			out := nodeExec(t, l, node, "sh", "-c", "ls /sys/class/net /run/netns")
+			out := nodeExec(t, l, node, "sh", "-c", "ls /sys/class/net /run/netns | grep -vx "+link.HostName(api.ReachEnd, "eth0"))
 			return !strings.Contains(out, "\nfl") && !strings.Contains(out, "cni-")
 		})
 	}
