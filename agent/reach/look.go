@@ -200,7 +200,8 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 }
 
 // hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
-// packet comes now and then. Of one that is heard again it is not known at once whether the other direction is well.
+// packet comes now and then, and for longer none, which is no other fault before it has lasted. Of one that is heard
+// again it is not known at once whether the other direction is well.
 // For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	since := func(at *time.Time, is bool) time.Duration {
@@ -217,7 +218,8 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound
 	vagueFor := since(&p.vague, vague)
 	recent := well && wellFor < p.Silence() || vague && vagueFor < p.Silence()
-	if again := s.From == pure.Works && s.To == pure.Unknown; p.verdict.Broken && (recent || again) {
+	undecided := v.Cause == pure.CauseNone && s.Doubtful()
+	if again := s.From == pure.Works && s.To == pure.Unknown; p.verdict.Broken && (recent || again || undecided) {
 		return p.verdict
 	}
 	return v

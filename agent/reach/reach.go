@@ -33,8 +33,8 @@ const ifName = "eth0"
 // mostRequested is how many nodes are probed by request at once, and requestLasts for how long each.
 const mostRequested, requestLasts = 4, time.Minute
 
-// ensureEvery is how often the end is compared with what it should be.
-const ensureEvery = 5 * time.Second
+// ensureEvery is how often the end is compared with what it should be, and unsureFor for how long that may fail.
+const ensureEvery, unsureFor = 5 * time.Second, 30 * time.Second
 
 // Pods attaches the end: package pods.
 type Pods interface {
@@ -165,12 +165,14 @@ func (e end) equal(f end) bool {
 func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error) {
 	var wanted []netip.Addr
 	for _, c := range podCIDRs {
-		if a := pure.End(c); a.IsValid() {
-			wanted = append(wanted, a.Addr())
+		a := pure.End(c)
+		if !a.IsValid() {
+			return end{}, fmt.Errorf("podCIDR %s has no address to spare for it: it needs 16 addresses or more", c)
 		}
+		wanted = append(wanted, a.Addr())
 	}
 	if len(wanted) == 0 {
-		return end{}, errors.New("this node has no podCIDR with an address to spare for it: 16 addresses or more")
+		return end{}, errors.New("this node has no podCIDR")
 	}
 	path, err := link.EnsureNetns(api.ReachEnd)
 	if err != nil {
@@ -202,21 +204,35 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 	return end{}, fmt.Errorf("the end has not the address %v", wanted)
 }
 
+// ensured returns when ctx ends, or the end is another than e, or has not been made sure of for long: while Open
+// vSwitch is down, what is known of other nodes is kept.
+func (p *Prober) ensured(ctx context.Context, pods Pods, e end) error {
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(ensureEvery):
+		}
+		f, err := ensure(ctx, pods, p.Board.Load().PodCIDRs)
+		switch {
+		case err == nil && !f.equal(e):
+			return nil
+		case err == nil:
+			last = time.Now()
+		case time.Since(last) > unsureFor:
+			return err
+		}
+	}
+}
+
 // probe probes from e until ctx ends, or the end has to be another.
 func (p *Prober) probe(ctx context.Context, pods Pods, e end) error {
+	var ensuring sync.WaitGroup
+	defer ensuring.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() {
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(ensureEvery):
-			}
-			if f, err := ensure(ctx, pods, p.Board.Load().PodCIDRs); err != nil || !f.equal(e) {
-				cancel(err)
-			}
-		}
-	}()
+	ensuring.Go(func() { cancel(p.ensured(ctx, pods, e)) })
 	netns, err := ns.GetNS(e.netns)
 	if err != nil {
 		return err

@@ -769,3 +769,46 @@ func TestNodeComesBack(t *testing.T) {
 		w.wantNothingTold(t, fmt.Sprintf("a node that was off for %s", off))
 	}
 }
+
+// A node that has just been created, or restarted, answers ping long before its agent runs: it is not ready so long.
+func TestNotReadyIsNoFault(t *testing.T) {
+	w := newWorld(4)
+	fresh := w.nodes[3]
+	fresh.hung = true
+	w.passes = func(from, to *simulated, _ bool) bool { return from != fresh && to != fresh }
+	for _, s := range w.nodes {
+		board := *s.Board.Load()
+		board.Peers = slices.Clone(board.Peers)
+		for i := range board.Peers {
+			board.Peers[i].NotReady = board.Peers[i].Name == fresh.NodeName
+		}
+		s.Board.Publish(&board)
+	}
+	w.run(10 * time.Minute)
+	w.wantNothingTold(t, "one is not ready")
+}
+
+// A path that loses nearly all, so that nothing comes for a while now and then, has one fault.
+func TestHeavyLossIsOneFault(t *testing.T) {
+	for _, share := range []float64{0.6, 0.9} {
+		w := newWorld(3)
+		a, b := w.nodes[0], w.nodes[1]
+		w.run(time.Minute)
+		w.passes = func(x, y *simulated, _ bool) bool {
+			return !(x == a && y == b || x == b && y == a) || w.random.Float64() >= share
+		}
+		w.run(5 * time.Minute)
+		resolved, had := 0, true
+		for range 1800 {
+			w.run(time.Second)
+			has := len(a.report.Findings) > 0
+			if had && !has {
+				resolved++
+			}
+			had = has
+		}
+		if resolved > 8 { // it was 24 to 57 times
+			t.Errorf("with %.0f %% lost the fault was resolved %d times in half an hour", 100*share, resolved)
+		}
+	}
+}

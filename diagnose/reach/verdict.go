@@ -153,17 +153,24 @@ func Judge(e Evidence) Verdict {
 	return v
 }
 
+// mayBlock is what may drop the packets of all peers.
+func (e Evidence) mayBlock() string {
+	if e.Tunnel == "" {
+		return "packets with pods' addresses may be dropped between the nodes, or on this one"
+	}
+	return e.Tunnel + " may be blocked between the nodes, or on this one, or this node's tunnel is of another type or port than theirs"
+}
+
 // unheard is about a peer of which nothing comes.
 func (e Evidence) unheard(v Verdict) Verdict {
 	switch {
 	case e.Settled && e.blocked():
 		v.Cause, v.Broken = CauseBlocked, true
-		v.Text = fmt.Sprintf("no packet comes from pods of the %d other nodes that this one asks, though nodes answer ping: ", e.Peers)
-		if e.Tunnel != "" {
-			v.Text += e.Tunnel + " may be blocked between the nodes, or on this one, or this node's tunnel is of another type or port than theirs"
-		} else {
-			v.Text += "packets with pods' addresses may be dropped between the nodes, or on this one"
-		}
+		v.Text = fmt.Sprintf("no packet comes from pods of the %d other nodes that this one asks, though nodes answer ping: %s",
+			e.Peers, e.mayBlock())
+	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
+		v.Cause = CauseNodeAway
+		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
 	case e.Echo == NotHeard && (e.NotReady || !e.Lasting):
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)

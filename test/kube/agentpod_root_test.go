@@ -84,9 +84,8 @@ func TestRootFairleadctlInAgentPod(t *testing.T) {
 	// An API server that does not answer is no reason to call the node dead.
 	says(1, []string{"pod-cidr  check failed", "agent     ok", "ovs       ok", "mtu       ok"},
 		"doctor", "--server=192.0.2.1", "--timeout=8s")
-	out, _ := fairleadctl("doctor")
-	if strings.Count(out, "unknown: ") != 1 || !strings.Contains(out, "unknown: reach, of other nodes: ") {
-		t.Errorf("other agents are not asked, and there is nothing else that the agent may not read:\n%s", out)
+	if out, _ := fairleadctl("doctor"); strings.Contains(out, "unknown") {
+		t.Errorf("there is something that the agent may not read:\n%s", out)
 	}
 }
 
