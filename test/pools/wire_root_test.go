@@ -175,11 +175,19 @@ func (b *bed) metric(t *testing.T, series string) (value float64) {
 func TestRootWithoutUplink(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))
+	refused := "node node1 puts no bridged pods onto the underlay: "
+	before := strings.Count(b.log(t, node), refused)
 	if out, err := b.NodeExec(labtest.Within(t, time.Minute), node, "fairlead-agent", "uplink", "restore"); err != nil {
 		t.Fatalf("uplink restore: %v %s", err, out)
 	}
+	wait(t, time.Minute, func() string { // an ADD that comes before is as one before the restore
+		if strings.Count(b.log(t, node), refused) == before {
+			return "the agent does not refuse bridged pods"
+		}
+		return ""
+	})
 	b.apply(t, podYAML("a", node, "ippools: detached"), podYAML("routed", node))
-	b.event(t, "a", "AddressAllocationFailed", "node node1 puts no bridged pods onto the underlay: ")
+	b.event(t, "a", "AddressAllocationFailed", refused)
 	b.running(t, "routed")
 	must(t, b.WaitReady(labtest.Within(t, 10*time.Second), node))
 	if out, err := b.NodeExec(labtest.Within(t, time.Minute), node, "fairlead-agent", "uplink", "attach", "--nic", "eth0"); err != nil {
