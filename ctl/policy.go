@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -164,14 +165,8 @@ type answered struct {
 }
 
 func (a answered) write(p *report.Printer) {
-	verdict := "denied"
-	if a.Allowed {
-		verdict = "allowed"
-	}
-	port := ""
-	if a.Port != 0 {
-		port = fmt.Sprintf(" port %d", a.Port)
-	}
+	verdict := map[bool]string{true: "allowed", false: "denied"}[a.Allowed]
+	port := map[bool]string{true: fmt.Sprintf(" port %d", a.Port)}[a.Port != 0]
 	p.Line("%s to %s%s (%s): %s", a.From, a.To, port, a.Protocol, verdict)
 	for _, why := range a.Why {
 		p.Text("- ", why)
@@ -237,7 +232,11 @@ func (q question) judge(a *answered, d policy.Direction, end connectionEnd, peer
 		return
 	}
 	a.Allowed = a.Allowed && v.Verdict == policy.Accept
-	a.Why = append(a.Why, q.why(d, end, peer, v)...)
+	for _, why := range q.why(d, end, peer, v) { // mostly the same of both families
+		if !slices.Contains(a.Why, why) {
+			a.Why = append(a.Why, why)
+		}
+	}
 }
 
 // why are the sentences about one verdict.

@@ -50,7 +50,8 @@ func TestExplainPolicies(t *testing.T) {
 	}
 	pod := func(name, ip string) corev1.Pod {
 		meta := metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
-		return corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{PodIP: ip}}
+		ips := []corev1.PodIP{{IP: ip}, {IP: "fd00::" + ip[len(ip)-1:]}}
+		return corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{PodIP: ip, PodIPs: ips}}
 	}
 	for text, want := range map[string]struct {
 		allowed bool
@@ -74,6 +75,8 @@ func TestExplainPolicies(t *testing.T) {
 		q.SetPolicy(p)
 		if a, err := q.answer(); err != nil || a.Allowed != want.allowed || !slices.Contains(a.Why, want.why) {
 			t.Errorf("%s: %+v, %v; want %+v", text, a, err, want)
+		} else if why := slices.Compact(slices.Sorted(slices.Values(a.Why))); len(why) != len(a.Why) {
+			t.Errorf("%s: both families have said %v", text, a.Why)
 		}
 	}
 }
