@@ -181,6 +181,9 @@ func equal(o, a, b *unstructured.Unstructured) bool {
 		s.SetGeneration(0)
 		annotations := s.GetAnnotations()
 		maps.DeleteFunc(annotations, func(key, _ string) bool { _, has := o.GetAnnotations()[key]; return !has })
+		if len(annotations) == 0 {
+			annotations = nil // as where there were none
+		}
 		s.SetAnnotations(annotations)
 		if !status {
 			delete(s.Object, "status")
