@@ -384,6 +384,20 @@ func TestNodesAreDown(t *testing.T) {
 	w.wantNothingTold(t, "ten of twelve nodes are down")
 }
 
+// resolved is how often in half an hour a node has no finding any more.
+func (w *world) resolved(s *simulated) (times int) {
+	had := false
+	for range 1800 {
+		w.run(time.Second)
+		has := len(s.report.Findings) > 0
+		if had && !has {
+			times++
+		}
+		had = has
+	}
+	return times
+}
+
 // Loss is told as loss with any share, not as an MTU, and does not come and go.
 func TestLossIsNoMTU(t *testing.T) {
 	for _, share := range []float64{0.1, 0.2, 0.5, 0.8, 0.95} {
@@ -395,15 +409,7 @@ func TestLossIsNoMTU(t *testing.T) {
 		if share == 0.2 {
 			a.wantCounted(t, "lossy", 1)
 		}
-		resolved, had := 0, false
-		for range 1800 {
-			w.run(time.Second)
-			has := len(a.report.Findings) > 0
-			if had && !has {
-				resolved++
-			}
-			had = has
-		}
+		resolved := w.resolved(a)
 		for what := range w.told {
 			if strings.HasSuffix(what, " mtu") {
 				t.Errorf("%.0f%% loss: %v", share*100, w.told)
@@ -798,16 +804,7 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 			return !(x == a && y == b || x == b && y == a) || w.random.Float64() >= share
 		}
 		w.run(5 * time.Minute)
-		resolved, had := 0, true
-		for range 1800 {
-			w.run(time.Second)
-			has := len(a.report.Findings) > 0
-			if had && !has {
-				resolved++
-			}
-			had = has
-		}
-		if resolved > 8 { // it was 24 to 57 times
+		if resolved := w.resolved(a); resolved > 8 { // it was 24 to 57 times
 			t.Errorf("with %.0f %% lost the fault was resolved %d times in half an hour", 100*share, resolved)
 		}
 	}
