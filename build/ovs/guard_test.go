@@ -229,6 +229,7 @@ func TestGuardReturns(t *testing.T) {
 	g.untilLocked(true)
 	g.paused(1)
 	g.end()
+	g.stays("{}")
 	g.Ctl("--no-wait", "set", "Open_vSwitch", ".", ours)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

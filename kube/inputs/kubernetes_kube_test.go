@@ -386,7 +386,9 @@ func TestKubePodAskedFor(t *testing.T) {
 	}
 	// A StatefulSet recreates a Pod of the same name.
 	c.makePod("same", "me", nil)
-	c.until(k, "the Pod", func(s *Snapshot) bool { return s.Pods["default/same"].Name != "" })
+	c.until(k, "the Pod and its Namespace", func(s *Snapshot) bool {
+		return s.Pods["default/same"].Name != "" && s.Namespaces["default"].Name != ""
+	})
 	c.KillAPI()
 	if _, _, err := k.Pod(t.Context(), "default", "same", "another"); err == nil {
 		t.Error("a Pod of another UID than the one that was seen is answered for")
