@@ -37,6 +37,8 @@ type Peer struct {
 	PodCIDRs []PeerCIDR
 	// NotReady: the API server has the Node as not ready.
 	NotReady bool
+	// NoAgent is why no agent of Fairlead runs there; empty: one may.
+	NoAgent string
 }
 
 // PeerCIDR is one podCIDR of a peer with the way there. Each family has its
@@ -89,7 +91,7 @@ func peerOf(in *Inputs, n *inputs.Node, local netip.Addr) (p Peer, problem strin
 			return p, fmt.Sprintf("node %s has this node's address %s", n.Name, a)
 		}
 	}
-	p.Name, p.NotReady = n.Name, n.NotReady
+	p.Name, p.NotReady, p.NoAgent = n.Name, n.NotReady, n.NoAgent
 	if Tunnels(in.Config) {
 		p.Tunnel, _ = n.TunnelAddr(local.Is4())
 	}

@@ -77,8 +77,12 @@ func (p *Prober) Request(node string, now time.Time) error {
 	if p.Config.Reachability != api.ReachabilityProbe {
 		return errors.New("the agent does not probe other nodes (reachability: none)")
 	}
-	if !slices.ContainsFunc(p.Board.Load().Peers, func(q desired.Peer) bool { return q.Name == node }) {
+	peers := p.Board.Load().Peers
+	switch i := slices.IndexFunc(peers, func(q desired.Peer) bool { return q.Name == node }); {
+	case i < 0:
 		return fmt.Errorf("the agent does not forward packets to a node %s", node)
+	case peers[i].NoAgent != "":
+		return fmt.Errorf("node %s has no agent that could be asked: %s", node, peers[i].NoAgent)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -567,6 +567,34 @@ func (s *simulated) publish(change func(nodes map[string]inputs.Node, peers []de
 	s.Board.Publish(&board)
 }
 
+// A node on which no agent of Fairlead runs is not asked, whatever it answers, and whoever asks for it is told why.
+func TestNodeHasNoAgent(t *testing.T) {
+	w := newWorld(5)
+	foreign := w.nodes[2]
+	for _, s := range w.nodes {
+		s.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+			for i := range peers {
+				if peers[i].Name == foreign.NodeName {
+					peers[i].NoAgent = "it runs windows"
+				}
+			}
+			return peers
+		})
+	}
+	foreign.hung = true
+	w.passes = func(from, to *simulated, _ bool) bool { return from != foreign && to != foreign }
+	w.run(5 * time.Minute)
+	w.wantNothingTold(t, "one node is not Fairlead's")
+	for _, s := range w.nodes {
+		if s != foreign && s.report.Asked != 3 {
+			t.Errorf("%s asks %d nodes, want 3", s.NodeName, s.report.Asked)
+		}
+	}
+	if err := w.nodes[0].Request(foreign.NodeName, w.now); err == nil || !strings.Contains(err.Error(), "it runs windows") {
+		t.Errorf("asked to probe it: %v", err)
+	}
+}
+
 // A node that is removed from the cluster is forwarded nothing, which its agent, while it runs, does not take for a
 // fault. When it is back all is as before.
 func TestNodeIsRemoved(t *testing.T) {

@@ -184,7 +184,7 @@ func (t *talk) peer(node string) desired.Peer {
 
 func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
 
-// follow takes in which nodes there are, and whom the names say, where that has changed.
+// follow takes in which nodes there are, and whom the names say, where that has changed: those that may have an agent.
 func (t *talk) follow(now time.Time) {
 	board, epoch := t.Board.Load(), now.Truncate(pure.Epoch)
 	nodes := board.Peers
@@ -197,7 +197,9 @@ func (t *talk) follow(now time.Time) {
 	}
 	names := append(make([]string, 0, len(nodes)+1), t.NodeName)
 	for _, p := range nodes {
-		names = append(names, p.Name)
+		if p.NoAgent == "" {
+			names = append(names, p.Name)
+		}
 	}
 	t.wanted, t.epoch = pure.Peers(t.NodeName, names, now), epoch
 	if same && t.ends != nil {
@@ -211,20 +213,27 @@ func (t *talk) follow(now time.Time) {
 	}
 }
 
-// removed says that the Node of this node is gone, so that no other forwards packets to its pods. Where all Nodes are,
-// it is the input that was lost.
+// removed says that the Node of this node is gone, so that no other forwards packets to its pods, or is said to have no
+// agent, so that no other asks it. Where all Nodes are gone, it is the input that was lost.
 func removed(s *inputs.Snapshot, own string) string {
 	if s == nil || s.Unread || len(s.Nodes) == 0 {
 		return ""
 	}
-	if _, there := s.Nodes[own]; there {
-		return ""
+	n, there := s.Nodes[own]
+	switch {
+	case !there:
+		return fmt.Sprintf("there is no Node %s (any more): other nodes forward no packets to its pods", own)
+	case n.NoAgent != "":
+		return fmt.Sprintf("other nodes do not ask node %s: %s", own, n.NoAgent)
 	}
-	return fmt.Sprintf("there is no Node %s (any more): other nodes forward no packets to its pods", own)
+	return ""
 }
 
-// endsOf are the addresses of a node's end.
+// endsOf are the addresses of a node's end; none where no agent makes one.
 func endsOf(p desired.Peer) (out []netip.Addr) {
+	if p.NoAgent != "" {
+		return nil
+	}
 	for _, c := range p.PodCIDRs {
 		if a := pure.End(c.Prefix); a.IsValid() {
 			out = append(out, a.Addr())

@@ -72,11 +72,12 @@ func (k Asker) mayAsk(ctx context.Context) bool {
 	return err != nil || r.Status.Allowed
 }
 
-// whom says which nodes' agents are asked: not those of other nodes that are not ready, which would take long not to
-// answer.
+// whom says which nodes' agents are asked, of those that may have one: not those of other nodes that are not ready,
+// which would take long not to answer.
 func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 	left, away := 0, 0
-	for _, n := range v.Nodes {
+	all := slices.DeleteFunc(slices.Clone(v.Nodes), func(n cluster.Node) bool { return n.NoAgent != "" })
+	for _, n := range all {
 		told := slices.ContainsFunc(v.Warnings, func(w cluster.Warning) bool {
 			return w.Reason == reasonNotReached && w.About == "Node "+n.Name
 		})
@@ -85,7 +86,7 @@ func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 			nodes = append(nodes, n.Name)
 		case n.Ready != "True":
 			away++
-		case len(v.Nodes) <= mostNodes || told:
+		case len(all) <= mostNodes || told:
 			nodes = append(nodes, n.Name)
 		default:
 			left++

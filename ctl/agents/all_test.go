@@ -20,6 +20,10 @@ func TestWhomAllAsks(t *testing.T) {
 	if nodes, unasked := whom(v, ""); len(nodes) != mostNodes-1 || unasked != "the agent of 1 node that is not ready was not asked" {
 		t.Errorf("of %d nodes %d are asked: %s", len(v.Nodes), len(nodes), unasked)
 	}
+	v.Nodes = append(v.Nodes, cluster.Node{Name: "windows", Ready: "True", NoAgent: "it runs windows"})
+	if nodes, _ := whom(v, ""); len(nodes) != mostNodes-1 || slices.Contains(nodes, "windows") {
+		t.Errorf("with one that has no agent %d are asked: %v", len(nodes), nodes)
+	}
 	v.Nodes = append(v.Nodes, cluster.Node{Name: "more", Ready: "True"})
 	if nodes, unasked := whom(v, "n3"); !slices.Equal(nodes, []string{"n3", "n7"}) || !strings.HasPrefix(unasked, "the agents of 99 nodes") {
 		t.Errorf("of %d nodes %v are asked: %s", len(v.Nodes), nodes, unasked)

@@ -77,6 +77,8 @@ type Node struct {
 	Why   string      `json:"why,omitempty"`
 	// Fenced: the Node has the taint node.kubernetes.io/out-of-service: no pod runs there.
 	Fenced bool `json:"fenced,omitempty"`
+	// NoAgent is why no agent of Fairlead runs there, by what the Node says; empty: one may.
+	NoAgent string `json:"noAgent,omitempty"`
 	// Versions are of kubelet, kernel and container runtime.
 	Versions map[versions.Software]string `json:"versions,omitempty"`
 }
@@ -156,7 +158,8 @@ type Warning struct {
 }
 
 func nodeOf(n *corev1.Node) Node {
-	out := Node{Name: n.Name, PodCIDRs: n.Spec.PodCIDRs, Versions: versions.OfNode(n.Status.NodeInfo)}
+	out := Node{Name: n.Name, PodCIDRs: n.Spec.PodCIDRs, NoAgent: inputs.NoAgent(n),
+		Versions: versions.OfNode(n.Status.NodeInfo)}
 	if len(out.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
 		out.PodCIDRs = []string{n.Spec.PodCIDR}
 	}

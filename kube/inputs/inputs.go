@@ -101,6 +101,8 @@ type Node struct {
 	Runtime string
 	// NotReady: the condition Ready is there, and not True.
 	NotReady bool
+	// NoAgent is why no agent of Fairlead runs there, by what the Node says; empty: one may.
+	NoAgent string
 
 	policy policy.Node // what policies see of it, where these are followed
 }

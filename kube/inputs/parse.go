@@ -148,7 +148,7 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 		return Node{}, errors.New("a Node without metadata.name")
 	}
 	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC(), Zone: n.Labels[corev1.LabelTopologyZone],
-		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
+		NoAgent: NoAgent(n), Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
 		NotReady: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 		})}
@@ -182,6 +182,19 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 		out.TunnelAddresses = out.Addresses
 	}
 	return out, err
+}
+
+// NoAgent is why no agent of Fairlead runs on a Node's machine, or there is no machine; empty: one may. The label type
+// and the taint are those of virtual-kubelet.
+func NoAgent(n *corev1.Node) string {
+	virtual := func(t corev1.Taint) bool { return t.Key == "virtual-kubelet.io/provider" }
+	switch os := n.Labels[corev1.LabelOSStable]; {
+	case os != "" && os != string(corev1.Linux):
+		return "it runs " + os + " (label kubernetes.io/os)"
+	case n.Labels["type"] == "virtual-kubelet" || slices.ContainsFunc(n.Spec.Taints, virtual):
+		return "it is a virtual one (virtual-kubelet)"
+	}
+	return ""
 }
 
 // transportAddresses is Antrea's annotation for nodes whose tunnel endpoint is not the InternalIP: a comma-separated

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/policy"
@@ -101,6 +103,28 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 	}
 	if !reflect.DeepEqual(got, want) || problems != nil {
 		t.Errorf("got  %+v\nwant %+v; problems %q", got, want, problems)
+	}
+}
+
+// Windows nodes and virtual ones have no agent, however their Nodes say so.
+func TestNoAgent(t *testing.T) {
+	for node, want := range map[string]string{
+		`{}`: "",
+		`{metadata: {labels: {kubernetes.io/os: linux, type: gpu}}}`:                               "",
+		`{metadata: {labels: {kubernetes.io/os: windows}}}`:                                        "it runs windows (label kubernetes.io/os)",
+		`{metadata: {labels: {type: virtual-kubelet}}}`:                                            "virtual-kubelet",
+		`{spec: {taints: [{key: virtual-kubelet.io/provider, value: azure, effect: NoSchedule}]}}`: "virtual-kubelet",
+		`{spec: {taints: [{key: other, effect: NoSchedule}]}}`:                                     "",
+	} {
+		var n corev1.Node
+		if err := yaml.Unmarshal([]byte(node), &n); err != nil {
+			t.Fatal(err)
+		}
+		n.Name = "a"
+		got, err := nodeFrom(&n)
+		if err != nil || !strings.Contains(got.NoAgent, want) || (got.NoAgent == "") != (want == "") {
+			t.Errorf("%s: %q, %v, want %q", node, got.NoAgent, err, want)
+		}
 	}
 }
 

@@ -302,6 +302,7 @@ func TestMistakes(t *testing.T) {
 		{"uninstall.timeout=forever", "/uninstall/timeout"},
 		{"agent.tolerations[0].operater=Exists", "operater"},
 		{"agent.config.noSNAT=true", "noSNAT: true needs agent.config.trafficEncapMode: noEncap"},
+		{"agent.config.reachability=probe,agent.nodeSelector.pool=a", "agents ask all nodes that have a podCIDR"},
 		{"agent.config.manifestsDir=/x", "agents in a cluster read the Kubernetes API"},
 		{"kubeAPIServerOverride=a,agent.config.kubeAPIServerOverride=b", "set one of them"},
 		{"controller.config.nodeIPAM.enableNodeIPAM=true", "needs clusterCIDRs beside it"},

@@ -74,6 +74,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if $agent.manifestsDir -}}
 {{- fail "agent.config.manifestsDir: agents in a cluster read the Kubernetes API. Leave it out" -}}
 {{- end -}}
+{{- if and (eq (default "none" $agent.reachability) "probe") (omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os") -}}
+{{- fail "agent.config.reachability: probe does not go with agent.nodeSelector: agents ask all nodes that have a podCIDR, and would tell those without agent as not reached. Leave one of them out" -}}
+{{- end -}}
 {{- if and $agent.noSNAT (ne (default "encap" $agent.trafficEncapMode) "noEncap") -}}
 {{- fail "agent.config.noSNAT: true needs agent.config.trafficEncapMode: noEncap" -}}
 {{- end -}}
