@@ -45,16 +45,19 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	defer cancel()
 	e := w.event(node, metav1.Now())
 	events := c.Kubernetes.CoreV1().Events(e.Namespace)
-	_, err := events.Create(ctx, e, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		if w.Once {
-			return nil
-		}
+	var err error
+	if !w.Once { // it is there more often than not: others see the same fault, and this one did before
 		renewed, jerr := json.Marshal(map[string]any{"lastTimestamp": e.LastTimestamp, "message": e.Message})
 		if jerr != nil {
 			return jerr
 		}
 		_, err = events.Patch(ctx, e.Name, types.MergePatchType, renewed, metav1.PatchOptions{})
+	}
+	if w.Once || apierrors.IsNotFound(err) {
+		_, err = events.Create(ctx, e, metav1.CreateOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return nil // it has just been written
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Event %s about %s %s: %w", w.Reason, w.About.Kind, w.About.Name, err)
