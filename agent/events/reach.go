@@ -1,8 +1,10 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -21,21 +24,30 @@ const ReasonNotReached = "PodsNotReached"
 // reachEvery is how often findings are looked at.
 const reachEvery = 5 * time.Second
 
-// Reach writes an Event for each Node whose pods are not reached: on the own Node where the cause is here, or all
-// paths have it, else on the other one. A Node that several agents do not reach has one Event, with the last message;
-// those that probe it are few.
+const (
+	// mostNamed is of how many other Nodes an agent writes. Of more it writes on its own Node how many there are.
+	mostNamed = 2
+	// mostEvents is how many Events an agent writes within eventsIn, so that a fault that thousands see is no flood.
+	mostEvents, eventsIn = 2, time.Minute
+)
+
+// Reach writes an Event for each Node whose pods are not reached: on the own Node where the cause is here, all paths
+// have it, or many Nodes are not reached, else on the other one. A Node that several agents do not reach has one Event,
+// with the last message; those that probe it are few.
 type Reach struct {
 	node    string
 	report  func() *api.AgentReach
 	warn    func(context.Context, string, kube.Warning) error
 	log     logr.Logger
 	written map[string]cause // by Node
+	tried   []time.Time      // when the Events of late were written
 	failed  bool             // the last Event was not written, which is logged once
 }
 
 // cause is what an Event was written about, and when.
 type cause struct {
 	words string
+	nodes int
 	at    time.Time
 }
 
@@ -53,20 +65,21 @@ func (r *Reach) Run(ctx context.Context) {
 // look writes what is new, or what the API server is about to forget.
 func (r *Reach) look(ctx context.Context, now time.Time) {
 	found := notReached(r.node, r.report())
-	for about := range r.written {
-		if _, still := found[about]; !still {
-			delete(r.written, about)
+	maps.DeleteFunc(r.written, func(about string, _ cause) bool {
+		_, still := found[about]
+		return !still
+	})
+	r.tried = slices.DeleteFunc(r.tried, func(at time.Time) bool { return now.Sub(at) >= eventsIn })
+	for _, about := range r.due(found, now) {
+		if len(r.tried) >= mostEvents {
+			return
 		}
-	}
-	for about, f := range found {
-		last, told := r.written[about]
-		if told && last.words == f.causes && now.Sub(last.at) < renewEvents {
-			continue
-		}
+		r.tried = append(r.tried, now)
+		f := found[about]
 		err := r.warn(ctx, r.node,
 			kube.Warning{About: kube.NodeReference(about), Reason: ReasonNotReached, Message: f.message})
 		if err == nil {
-			r.written[about] = cause{f.causes, now}
+			r.written[about] = cause{f.causes, f.nodes, now}
 		} else if !r.failed && ctx.Err() == nil {
 			r.log.Error(err, "writing an Event on a Node")
 		}
@@ -74,21 +87,44 @@ func (r *Reach) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// unreached is what is told of a Node. Its causes change less often than its message, which has numbers.
-type unreached struct{ causes, message string }
+// due are the Nodes of which something is to be written, those first that have waited longest.
+func (r *Reach) due(found map[string]unreached, now time.Time) (nodes []string) {
+	for about, f := range found {
+		last := r.written[about]
+		if last.words != f.causes || f.nodes >= 2*last.nodes || now.Sub(last.at) >= renewEvents {
+			nodes = append(nodes, about)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b string) int {
+		return cmp.Or(r.written[a].at.Compare(r.written[b].at), cmp.Compare(a, b))
+	})
+	return nodes
+}
+
+// unreached is what is told of a Node: how many Nodes it is about, and why, which changes less often than the message,
+// which has numbers.
+type unreached struct {
+	causes, message string
+	nodes           int
+}
 
 // notReached is what is to be told, by the Node that it is told of.
-func notReached(own string, report *api.AgentReach) map[string]unreached {
-	if report == nil {
+func notReached(own string, r *api.AgentReach) map[string]unreached {
+	if r == nil {
 		return nil
 	}
 	about := map[string][]api.ReachFinding{}
-	for _, f := range report.Findings {
+	for _, f := range r.Findings {
 		node := f.Node
 		if isHere(reach.Cause(f.Cause)) {
 			node = own
 		}
 		about[node] = append(about[node], f)
+	}
+	hint := `. "fairleadctl doctor reach" on node ` + own + " has the evidence and the remedy"
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(about)), func(node string) bool { return node == own })
+	if len(others) > mostNamed {
+		return map[string]unreached{own: {"many", together(others, about[own], r.Asked) + hint, len(others)}}
 	}
 	found := map[string]unreached{}
 	for node, all := range about {
@@ -105,10 +141,19 @@ func notReached(own string, report *api.AgentReach) map[string]unreached {
 			causes = append(causes, f.Cause)
 		}
 		slices.Sort(causes)
-		found[node] = unreached{strings.Join(slices.Compact(causes), " "),
-			message + `. "fairleadctl doctor reach" on node ` + own + " has the evidence and the remedy"}
+		found[node] = unreached{strings.Join(slices.Compact(causes), " "), message + hint, 1}
 	}
 	return found
+}
+
+// together is what is told of many other nodes, beside what is wrong here.
+func together(others []string, here []api.ReachFinding, asked int) string {
+	message := fmt.Sprintf("pods here and those of %d of the %d nodes that this one asks do not reach each other: %s",
+		len(others), asked, report.Some(others))
+	if len(here) > 0 {
+		return here[0].Text + "; and " + message
+	}
+	return message
 }
 
 // isHere reports whether a cause is one of this node, or of all its paths.

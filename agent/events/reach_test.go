@@ -3,6 +3,8 @@ package events
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/go-logr/logr/testr"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -40,7 +43,7 @@ func TestPodsNotReached(t *testing.T) {
 	}
 	want := func(what string, parts ...string) {
 		t.Helper()
-		now = now.Add(reachEvery)
+		now = now.Add(eventsIn)
 		r.look(t.Context(), now)
 		if len(wrote) != len(parts) {
 			t.Errorf("%s: wrote %q, want %d Events", what, wrote, len(parts))
@@ -63,11 +66,91 @@ func TestPodsNotReached(t *testing.T) {
 	want("another cause", "far: seen from node me: because of lossy")
 	now = now.Add(renewEvents)
 	want("after half an hour", "far: ", "me: ")
+	finds("a underlay", "b underlay", "c underlay", "near firewall")
+	want("many", "me: because of firewall; and pods here and those of 3 of the 0 nodes that this one asks do not reach each other: a, b, c. ")
+	finds("a underlay", "b underlay", "c underlay", "d lossy", "e mtu")
+	want("some more")
+	finds("a underlay", "b underlay", "c underlay", "d lossy", "e mtu", "f mtu")
+	want("twice as many", "me: pods here and those of 6 of")
 	finds("near firewall")
-	want("one is well")
+	want("one is well", "me: because of firewall")
 	finds("far lossy", "near firewall")
 	down = true
 	want("it comes back, without the API server")
 	down = false
 	want("with the API server", "far: ")
+}
+
+// Causes that come and go are no flood, and no Node is forgotten for another.
+func TestNotReachedIsLimited(t *testing.T) {
+	var report api.AgentReach
+	wrote := map[string]int{}
+	r := NewReach(func() *api.AgentReach { return &report }, nil, "me", testr.New(t))
+	r.warn = func(_ context.Context, _ string, w kube.Warning) error { wrote[w.About.Name]++; return nil }
+	for i := range 120 { // ten minutes
+		cause := []string{"lossy", "not-found"}[i%2]
+		report.Findings = []api.ReachFinding{{Node: "a", Cause: cause}, {Node: "b", Cause: cause}, {Node: "c", Cause: "firewall"}}
+		r.look(t.Context(), time.Unix(1e9, 0).Add(time.Duration(i)*reachEvery))
+	}
+	if all := wrote["a"] + wrote["b"] + wrote["me"]; all > 20 || wrote["a"] == 0 || wrote["b"] == 0 || wrote["me"] != 1 {
+		t.Errorf("Events in ten minutes: %v, want 20 at most, and one about this node", wrote)
+	}
+}
+
+// cutInTwo is what the agents of a cluster write in a while that is cut into two halves: the Events of each agent, by
+// its node and the minute. Whom they ask is what package agent/reach has them ask: their peers, and up to 8 that were
+// not reached when it was their turn.
+func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
+	t.Helper()
+	const mostFailing = 8
+	var names []string
+	half := map[string]int{}
+	for i := range nodes {
+		names = append(names, fmt.Sprintf("node%03d", i))
+		half[names[i]] = i % 2
+	}
+	wrote = map[string][]int{}
+	for _, own := range names {
+		var report *api.AgentReach
+		now := time.Unix(1e9, 0)
+		wrote[own] = make([]int, minutes)
+		minute := 0
+		r := NewReach(func() *api.AgentReach { return report }, nil, own, testr.New(t))
+		r.warn = func(context.Context, string, kube.Warning) error { wrote[own][minute]++; return nil }
+		var failing []string
+		for step := range minutes * int(time.Minute/reachEvery) {
+			minute = step * int(reachEvery/time.Second) / 60
+			asked := append(reach.Peers(own, names, now), failing[:min(mostFailing, len(failing))]...)
+			slices.Sort(asked)
+			asked = slices.Compact(asked)
+			failing = slices.DeleteFunc(slices.Clone(asked), func(n string) bool { return half[n] == half[own] })
+			report = &api.AgentReach{Asked: len(asked)}
+			for _, n := range failing {
+				report.Findings = append(report.Findings, api.ReachFinding{Node: n, Cause: "underlay", Text: "no answer"})
+			}
+			r.look(t.Context(), now)
+			now = now.Add(reachEvery)
+		}
+	}
+	return wrote
+}
+
+// A cluster that is cut in two is told in few Events, each agent's at most two a minute.
+func TestCutInTwoIsToldShortly(t *testing.T) {
+	wrote := cutInTwo(t, 60, 10)
+	all, first, worst := 0, 0, 0
+	for own, minutes := range wrote {
+		sum := 0
+		for _, n := range minutes {
+			worst = max(worst, n)
+			sum += n
+		}
+		if all, first = all+sum, first+minutes[0]; sum == 0 {
+			t.Errorf("%s has told nothing", own)
+		}
+	}
+	t.Logf("60 agents wrote %d Events in 10 minutes, %d in the first, one at most %d in a minute", all, first, worst)
+	if worst > 2 || all > 60*5 {
+		t.Errorf("60 agents wrote %d Events, one %d in a minute", all, worst)
+	}
 }
