@@ -42,6 +42,7 @@ type watch struct {
 	judged   pure.State // what was known of the path then
 	host     pure.Host
 	verdict  pure.Verdict
+	told     pure.State    // what was known of the path when the verdict was new
 	weighed  pure.Evidence // of the verdict
 	lacking  time.Time     // since when this node has no tunnel, or no Open vSwitch
 	broken   time.Time     // since when verdict is of a broken path
@@ -130,7 +131,8 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	before := p.verdict
-	if p.verdict = p.hold(pure.Judge(e), e.State, now); brief {
+	v := pure.Judge(e)
+	if p.verdict = p.hold(v, e.State, now); brief {
 		p.verdict = before
 	}
 	if !p.verdict.Broken {
@@ -138,9 +140,12 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	} else if !before.Broken && !p.confirmed(now) {
 		p.verdict = before
 	}
+	if p.verdict.Text == v.Text {
+		p.told = e.State
+	}
 	t.log(to, before, now)
 	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
-		p.watch = watch{verdict: p.verdict, lacking: p.lacking, broken: p.broken, well: p.well}
+		p.watch = watch{verdict: p.verdict, told: p.told, lacking: p.lacking, broken: p.broken, well: p.well}
 		e = pure.Evidence{State: e.State}
 	}
 	p.weighed = e
@@ -202,7 +207,8 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 // hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
 // packet comes now and then, and for longer none, which is no other fault before it has lasted. Of one that is heard
 // again it is not known at once whether the other direction is well.
-// For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other.
+// For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other. What says
+// that a direction fails is not kept where it works, nor that nothing at all is heard where something is.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	since := func(at *time.Time, is bool) time.Duration {
 		switch {
@@ -215,11 +221,12 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	}
 	well := s.From == pure.Works && s.To == pure.Works
 	wellFor := since(&p.well, well)
-	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound
+	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound && !p.told.Mended(s)
 	vagueFor := since(&p.vague, vague)
 	recent := well && wellFor < p.Silence() || vague && vagueFor < p.Silence()
 	undecided := v.Cause == pure.CauseNone && s.Doubtful()
-	if again := s.From == pure.Works && s.To == pure.Unknown; p.verdict.Broken && (recent || again || undecided) {
+	again := s.From == pure.Works && s.To == pure.Unknown && !p.verdict.Cause.Silent()
+	if p.verdict.Broken && (recent || again || undecided) {
 		return p.verdict
 	}
 	return v

@@ -837,3 +837,50 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 		}
 	}
 }
+
+// When one of two directions is mended, nobody says for long that nothing comes by it.
+func TestOneDirectionIsMended(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		pings bool // they pass all the time
+		place place
+		limit time.Duration // until what was told is told no more
+	}{
+		// Heard again, it is known once the other end has had the time to miss packets whether it hears this one.
+		{"dropped at the receivers", true, atReceiver, 14 * time.Second},
+		{"the underlay", false, between, 4 * time.Second},
+	} {
+		w := newWorld(4)
+		a, b := w.nodes[0], w.nodes[1]
+		w.run(time.Minute)
+		both := func(from, to *simulated, _ bool) bool { return from.number+to.number != 1 }
+		w.passes, w.place = both, func(_, _ *simulated) place { return c.place }
+		if !c.pings {
+			w.pings = both
+		}
+		w.run(3 * time.Minute)
+		if len(a.report.Findings) != 1 || a.report.Findings[0].Cause == "not-found" {
+			t.Fatalf("%s: found %+v", c.name, a.report.Findings)
+		}
+		told := a.report.Findings[0].Cause
+		one := func(from, to *simulated, _ bool) bool { return from != a || to != b }
+		w.passes = one
+		if !c.pings {
+			w.pings = one
+		}
+		began := w.now
+		for len(a.report.Findings) > 0 && a.report.Findings[0].Cause == told && w.now.Sub(began) < time.Minute {
+			w.run(time.Second)
+		}
+		took := w.now.Sub(began)
+		t.Logf("%s: told as %s until %s after packets come from there again", c.name, told, took)
+		if took > c.limit {
+			t.Errorf("%s: want at most %s", c.name, c.limit)
+		}
+		w.run(time.Minute)
+		if f := a.report.Findings; len(f) != 1 || f[0].FromThere != "works" || f[0].ToThere != "fails" ||
+			strings.Contains(f[0].Text, "to pods here") {
+			t.Errorf("%s: a minute later %+v", c.name, f)
+		}
+	}
+}

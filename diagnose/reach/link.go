@@ -77,6 +77,11 @@ func (s State) Doubtful() bool {
 	return s.From.bad() || s.To.bad()
 }
 
+// Mended reports whether a direction works at a later time that did not in s.
+func (s State) Mended(later State) bool {
+	return s.From.bad() && later.From == Works || s.To.bad() && later.To == Works
+}
+
 // pace is how often the peer sends, as it says; before it is heard, as often as this end.
 func (l *Link) pace() time.Duration { return cmp.Or(l.last.Interval, l.Interval) }
 

@@ -101,6 +101,9 @@ const (
 	CauseNotFound Cause = "not-found"
 )
 
+// Silent reports whether the cause says that nothing at all is heard of the peer.
+func (c Cause) Silent() bool { return c == CauseUnderlay || c == CauseAlone || c == CauseBlocked }
+
 // Verdict is what the evidence says.
 type Verdict struct {
 	Cause Cause
