@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/diagnose/firewall"
@@ -388,7 +387,7 @@ func wayOf(s *status.Status, p path) way {
 // pingAsPod pings an address of another node's podCIDR from this node's end.
 func (e *examiner) pingAsPod(ctx context.Context, to netip.Addr) pure.Answer {
 	answer := pure.CannotAsk
-	err := ns.WithNetNSPath(e.netns, func(ns.NetNS) error {
+	err := link.Within(e.netns, func() error {
 		answer = ping(ctx, to, echoSize)
 		return nil
 	})

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
@@ -237,13 +236,8 @@ func (p *Prober) probe(ctx context.Context, pods Pods, e end) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ensuring.Go(func() { cancel(p.ensured(ctx, pods, e)) })
-	netns, err := ns.GetNS(e.netns)
-	if err != nil {
-		return err
-	}
-	defer netns.Close()
 	t := newTalk(p, e)
-	if err := netns.Do(func(ns.NetNS) error { return t.run(ctx) }); err != nil {
+	if err := link.Within(e.netns, func() error { return t.run(ctx) }); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {

@@ -37,8 +37,9 @@ const (
 )
 
 func main() {
-	// No other goroutine gets this thread. Some switch theirs to another network namespace, one for as long as the agent
-	// runs, and a command that is run in the agent's Pod gets the namespaces of this thread.
+	// No other goroutine gets this thread. Some switch theirs to a pod's network namespace for a moment, and a command
+	// that is run in the agent's Pod gets the namespaces of the process's first thread. Go does not promise that it is
+	// this one; what stays longer elsewhere sees to it itself: link.OnThread.
 	runtime.LockOSThread()
 	cli.Main("fairlead-agent", command(), exitCode)
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netns"
@@ -32,16 +31,14 @@ func EnsureNetns(name string) (path string, err error) {
 	default:
 		return "", fmt.Errorf("looking for the network namespace %s: %w", name, err)
 	}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked: this thread is in the new namespace, and ends
+	err = OnThread(func() error { // which is in the new namespace
 		handle, err := netns.NewNamed(name)
-		if err == nil {
-			err = handle.Close()
+		if err != nil {
+			return err
 		}
-		made <- err
-	}()
-	if err := <-made; err != nil {
+		return handle.Close()
+	})
+	if err != nil {
 		return "", fmt.Errorf("making the network namespace %s: %w", name, err)
 	}
 	return path, nil

@@ -1,0 +1,41 @@
+package link
+
+import (
+	"runtime"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
+)
+
+// OnThread runs f on a thread that ends with it, so that f may change the thread's namespaces. It is never the
+// process's first thread, which Go does not end, and whose namespaces are those of a command that is run in the
+// container: a goroutine that happens to be on that one keeps it while another runs f. Go promises main.main the first
+// thread only where an init function locks it.
+func OnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and not unlocked
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- OnThread(f)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// Within runs f on a thread that is in the network namespace of that path.
+func Within(path string, f func() error) error {
+	netns, err := ns.GetNS(path)
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	return OnThread(func() error {
+		if err := netns.Set(); err != nil {
+			return err
+		}
+		return f()
+	})
+}

@@ -1,0 +1,31 @@
+package link
+
+import (
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The process's first thread is never the one: threads are held until there are so many that it would be among them.
+func TestOnThreadIsNotTheFirst(t *testing.T) {
+	const threads = 50
+	var began, ended sync.WaitGroup
+	began.Add(threads)
+	for range threads {
+		ended.Go(func() {
+			err := OnThread(func() error {
+				if unix.Gettid() == unix.Getpid() {
+					t.Error("the process's first thread is given away")
+				}
+				began.Done()
+				began.Wait()
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ended.Wait()
+}
