@@ -1,10 +1,12 @@
 package pods
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/agent/attachments"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
@@ -34,9 +36,27 @@ func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, 
 	return nil, cniserver.TryAgainLater(errors.New("leases of running pods were lost and are not all restored yet"))
 }
 
-// Reserve leases an address of the podCIDR to an attachment that is to have that one. The error names who has it.
+// Reserve leases an address of the podCIDR to an attachment that is to have that one. The error names who has it: the
+// pod, where it is known.
 func (p *Pods) Reserve(addr netip.Addr, containerID, ifName string) error {
-	return p.leases.Reserve(addr, containerID, ifName)
+	err := p.leases.Reserve(addr, containerID, ifName)
+	if err == nil {
+		return nil
+	}
+	known, rerr := p.Registry.Records()
+	if rerr != nil {
+		return err
+	}
+	return cmp.Or(takenBy(known, addr, link.HostName(containerID, ifName), p.Registry.BootID), err)
+}
+
+// takenBy names the pod of another host end than host that has an address; nil: none has it.
+func takenBy(known attachments.Records, addr netip.Addr, host, bootID string) error {
+	holder := known.Holder([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, host, bootID)
+	if holder == "" {
+		return nil
+	}
+	return fmt.Errorf("pod %s has the address %s, which is free once that pod is deleted", known.Pods[holder].Pod(), addr)
 }
 
 // restoreLeases reserves the addresses of living attachments whose leases are

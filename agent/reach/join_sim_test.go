@@ -2,11 +2,15 @@ package reach
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // side is what fairleadctl would get of a node about another.
@@ -190,6 +194,18 @@ func TestRequest(t *testing.T) {
 	}
 	if err := a.Request("unknown", w.now); err == nil {
 		t.Error("an unknown node is probed")
+	}
+	small := w.nodes[2+i]
+	a.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+		for i := range peers {
+			if peers[i].Name == small.NodeName {
+				peers[i].PodCIDRs = []desired.PeerCIDR{{Prefix: netip.MustParsePrefix("10.77.99.0/29"), Path: desired.PathTunnel}}
+			}
+		}
+		return peers
+	})
+	if err := a.Request(small.NodeName, w.now); err == nil || !strings.Contains(err.Error(), "16 addresses") {
+		t.Errorf("a node whose podCIDR is too small: %v", err)
 	}
 	w.passes = func(from, to *simulated, _ bool) bool { return from != a || to != b }
 	for _, s := range [][2]*simulated{{a, b}, {b, a}} {

@@ -82,6 +82,8 @@ func (p *Prober) Request(node string, now time.Time) error {
 		return fmt.Errorf("the agent does not forward packets to a node %s", node)
 	case peers[i].NoAgent != "":
 		return fmt.Errorf("node %s has no agent that could be asked: %s", node, peers[i].NoAgent)
+	case len(endsOf(peers[i])) == 0:
+		return fmt.Errorf("no podCIDR of node %s has an address to spare for it: each needs 16 addresses or more", node)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
