@@ -50,6 +50,11 @@ func (p *Pods) Reserve(addr netip.Addr, containerID, ifName string) error {
 	return cmp.Or(takenBy(known, addr, link.HostName(containerID, ifName), p.Registry.BootID), err)
 }
 
+// Release releases the leases of an attachment, which need not exist.
+func (p *Pods) Release(containerID, ifName string) error {
+	return p.leases.Release(containerID, ifName)
+}
+
 // takenBy names the pod of another host end than host that has an address; nil: none has it.
 func takenBy(known attachments.Records, addr netip.Addr, host, bootID string) error {
 	holder := known.Holder([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, host, bootID)

@@ -39,6 +39,8 @@ const ensureEvery, unsureFor = 5 * time.Second, 30 * time.Second
 type Pods interface {
 	// Reserve keeps an address for an attachment. The error names who has it.
 	Reserve(addr netip.Addr, containerID, ifName string) error
+	// Release releases all addresses of an attachment, attached or not.
+	Release(containerID, ifName string) error
 	Add(ctx context.Context, r cniserver.Request) (cniserver.Result, error)
 	Del(ctx context.Context, r cniserver.Request) error
 }
@@ -186,10 +188,8 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 	// A network of its own: a GC of the runtime, which does not know the end, is about another one.
 	request := cniserver.Request{ContainerID: api.ReachEnd, IfName: ifName, Netns: path, Network: api.ReachEnd}
 	for range 2 {
-		for _, a := range wanted {
-			if err := pods.Reserve(a, api.ReachEnd, ifName); err != nil {
-				return end{}, fmt.Errorf("the address that other nodes ask cannot be had, it is tried again: %w", err)
-			}
+		if err := reserve(pods, wanted); err != nil {
+			return end{}, err
 		}
 		result, err := pods.Add(ctx, request)
 		if err != nil {
@@ -207,6 +207,17 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 		}
 	}
 	return end{}, fmt.Errorf("the end has not the address %v", wanted)
+}
+
+// reserve keeps the end's addresses, all or none.
+func reserve(pods Pods, wanted []netip.Addr) error {
+	for _, a := range wanted {
+		if err := pods.Reserve(a, api.ReachEnd, ifName); err != nil {
+			err = fmt.Errorf("the address that other nodes ask cannot be had, it is tried again: %w", err)
+			return errors.Join(err, pods.Release(api.ReachEnd, ifName))
+		}
+	}
+	return nil
 }
 
 // ensured returns when ctx ends, or the end is another than e, or has not been made sure of for long: while Open
