@@ -101,8 +101,6 @@ type simulated struct {
 	world     *world
 	number    int
 	ahead     time.Duration // of its clock
-	sent      int
-	next      time.Time
 	dead      bool // the agent does not run, and its kernel refuses
 	hung      bool // it is stopped, and its kernel accepts what it does not read
 	idle      bool // it does not probe: it has no end, only the gateway of its pods
@@ -167,12 +165,8 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case c.to.idle:
 	case c.to.dead:
 		c.refused = w.passes(c.to, c.from, false)
-	case c.to.hung: // its kernel keeps some
-		if len(c.to.kept) < 100 {
-			c.to.kept = append(c.to.kept, heard{c.from.addrs[0], p, w.now})
-		}
-	default:
-		c.to.receive(heard{c.from.addrs[0], p, w.now.Add(c.to.ahead)})
+	case len(c.to.kept) < 100: // its kernel keeps some
+		c.to.kept = append(c.to.kept, heard{c.from.addrs[0], p, w.now})
 	}
 	return len(b), nil
 }
@@ -221,14 +215,13 @@ func (w *world) run(d time.Duration) {
 }
 
 func (s *simulated) run(now time.Time) {
-	for _, h := range s.kept {
-		h.at = now
-		s.receive(h)
-	}
-	s.kept = nil
-	if !now.Before(s.next) && len(s.queue) > 0 {
-		s.send(s.queue[s.sent%len(s.queue)], now, false)
-		s.sent, s.next = s.sent+1, now.Add(s.step)
+	if (now.UnixMilli()/tick.Milliseconds()+int64(s.number))%5 == 0 {
+		for _, h := range s.kept {
+			h.at = now
+			s.receive(h)
+		}
+		s.kept = nil
+		s.sendDue(now)
 	}
 	if (now.UnixMilli()/tick.Milliseconds()+int64(s.number))%10 > 0 {
 		return

@@ -1,10 +1,10 @@
 package reach
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"syscall"
 	"time"
@@ -21,34 +21,38 @@ type heard struct {
 	at     time.Time
 }
 
-// listen receives packets at addr until the connection is closed. What is no packet is dropped. The calling thread is
-// in the end's namespace.
-func listen(addr netip.Addr, to chan<- heard) (*net.UDPConn, error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, pure.Port)))
+// mostHeard is how many packets are read at a time: more than this end is sent in earnest.
+const mostHeard = 256
+
+// inbox is a socket that receives at an address of this end. Nothing waits for it, nor is it known to Go's poller: to be
+// woken by each packet costs more than all else that is done about it.
+type inbox int
+
+// listen begins to receive packets at addr. The calling thread is in the end's namespace.
+func listen(addr netip.Addr) (inbox, error) {
+	fd, err := open(netip.AddrPortFrom(addr, pure.Port))
 	if err != nil {
-		return nil, fmt.Errorf("listening for other nodes: %w", err)
+		return -1, fmt.Errorf("listening for other nodes at %s: %w", addr, err)
 	}
-	go func() {
-		buf := make([]byte, 1<<16)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil {
-				time.Sleep(time.Second) // it goes with its interface, if for good
-				continue
-			}
-			if packet, err := pure.Parse(buf[:n]); err == nil {
-				select {
-				case to <- heard{from.Addr().Unmap(), packet, time.Now()}:
-				default: // more than this end is sent in earnest
-				}
-			}
-		}
-	}()
-	return conn, nil
+	return inbox(fd), nil
 }
+
+// read returns what has come since it was called last. What is no packet is dropped.
+func (i inbox) read(now time.Time) (out []heard) {
+	buf := make([]byte, 1<<16)
+	for range mostHeard {
+		n, from, err := unix.Recvfrom(int(i), buf, unix.MSG_DONTWAIT)
+		if err != nil {
+			return out // there is no more, or the interface is gone, whose next end has another
+		}
+		if packet, err := pure.Parse(buf[:n]); err == nil {
+			out = append(out, heard{addrOf(from), packet, now})
+		}
+	}
+	return out
+}
+
+func (i inbox) Close() error { return unix.Close(int(i)) }
 
 // socket sends to one end.
 type socket interface {
@@ -60,44 +64,78 @@ type socket interface {
 
 // port is a socket of the kernel.
 type port struct {
-	*net.UDPConn
+	fd int
 	to netip.Addr
 }
 
 // dial opens a socket to an end, from a port that the kernel chooses. Its packets are not fragmented, whatever the
 // kernel has learnt of the path. The calling thread is in the end's namespace.
 func dial(from, to netip.Addr) (socket, error) {
-	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
-		net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, pure.Port)))
+	fd, err := open(netip.AddrPortFrom(from, 0))
 	if err != nil {
 		return nil, err
 	}
-	level, options := unix.IPPROTO_IP, map[int]int{unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_PROBE, unix.IP_RECVERR: 1}
+	level, discover, errs := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_RECVERR
 	if to.Is6() {
-		level = unix.IPPROTO_IPV6
-		options = map[int]int{unix.IPV6_MTU_DISCOVER: unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR: 1}
+		level, discover, errs = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR
 	}
-	for option, value := range options {
-		if err := control(conn, func(fd int) error { return unix.SetsockoptInt(fd, level, option, value) }); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
+	if err := cmp.Or(
+		unix.SetsockoptInt(fd, level, discover, unix.IP_PMTUDISC_PROBE), // IPV6_PMTUDISC_PROBE is the same
+		unix.SetsockoptInt(fd, level, errs, 1),
+		unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, pure.Port))),
+	); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return port{conn, to}, nil
+	return port{fd, to}, nil
 }
+
+// open opens a UDP socket that is bound to a.
+func open(a netip.AddrPort) (int, error) {
+	family := unix.AF_INET
+	if a.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, sockaddr(a)); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+func addrOf(a unix.Sockaddr) netip.Addr {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr).Unmap()
+	}
+	return netip.Addr{}
+}
+
+func (p port) Write(packet []byte) (int, error) { return unix.Write(p.fd, packet) }
+
+func (p port) Close() error { return unix.Close(p.fd) }
 
 // Refused implements socket. ECONNREFUSED alone does not say who refuses: a firewall on the way may, too.
 func (p port) Refused() bool {
 	refused, oob := false, make([]byte, 512)
-	err := control(p.UDPConn, func(fd int) error {
-		for {
-			_, n, _, _, err := unix.Recvmsg(fd, nil, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-			if err != nil {
-				return err // none is left
-			}
-			refused = refused || refuser(oob[:n]) == p.to
+	for {
+		_, n, _, _, err := unix.Recvmsg(p.fd, nil, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if err != nil { // none is left
+			return refused && errors.Is(err, unix.EAGAIN)
 		}
-	})
-	return refused && errors.Is(err, unix.EAGAIN)
+		refused = refused || refuser(oob[:n]) == p.to
+	}
 }
 
 // refuser is who has refused a packet, from the control messages of a socket's error: ip(7), IP_RECVERR. It is invalid
@@ -124,16 +162,4 @@ func refuser(oob []byte) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-func control(conn *net.UDPConn, f func(fd int) error) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var did error
-	if err := raw.Control(func(fd uintptr) { did = f(int(fd)) }); err != nil {
-		return err
-	}
-	return did
 }

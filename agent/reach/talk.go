@@ -54,8 +54,7 @@ type talk struct {
 	*Prober
 	end
 	network
-	heard chan heard
-	done  chan []examined
+	done chan []examined
 
 	problem string                // why no node is asked
 	nodes   []desired.Peer        // all, by name
@@ -65,12 +64,15 @@ type talk struct {
 	peers   map[path]*peer
 	queue   []path // whom to send to, in this order
 	step    time.Duration
+	sent    int       // packets
+	next    time.Time // when the next is due
 	busy    time.Time // since when evidence is being collected; zero: none is
 }
 
-// network is what a talk does with the node's network: it opens sockets to other ends, collects evidence about paths,
-// and begins looks at their packets.
+// network is what a talk does with the node's network: it reads what has come, opens sockets to other ends, collects
+// evidence about paths, and begins looks at their packets.
 type network struct {
+	read    func(now time.Time) []heard
 	dial    func(from, to netip.Addr) (socket, error)
 	examine func(ctx context.Context, s *status.Status, paths []path) []examined
 	open    func(s *status.Status, to path) tap
@@ -78,49 +80,69 @@ type network struct {
 
 func newTalk(p *Prober, e end) *talk {
 	looks := &examiner{cfg: p.Config, netns: e.netns}
-	t := &talk{Prober: p, end: e, heard: make(chan heard, 256), done: make(chan []examined, 1), peers: map[path]*peer{}}
-	t.network = network{dial, looks.examine, t.openTap}
+	t := &talk{Prober: p, end: e, done: make(chan []examined, 1), peers: map[path]*peer{}}
+	t.network = network{dial: dial, examine: looks.examine, open: t.openTap}
 	return t
 }
 
 // run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
 func (t *talk) run(ctx context.Context) error {
+	var inboxes []inbox
 	for _, a := range t.addrs {
-		conn, err := listen(a, t.heard)
+		i, err := listen(a)
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer i.Close()
+		inboxes = append(inboxes, i)
+	}
+	t.read = func(now time.Time) (all []heard) {
+		for _, i := range inboxes {
+			all = append(all, i.read(now)...)
+		}
+		return all
 	}
 	t.loop(ctx)
 	return nil
 }
 
-// loop talks on sockets that are open.
+// loop talks on sockets that are open. It does so in pulses: each time that the agent wakes up costs as much as several
+// packets, and what comes half a second later says the same.
 func (t *talk) loop(ctx context.Context) {
 	defer t.leave()
 	t.choose(time.Now())
-	send, look := time.NewTimer(0), time.NewTicker(time.Second)
-	defer send.Stop()
+	pulse, look := time.NewTicker(t.pulse()), time.NewTicker(time.Second)
+	defer pulse.Stop()
 	defer look.Stop()
-	for n := 0; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case h := <-t.heard:
-			t.receive(h)
-		case <-send.C:
-			if len(t.queue) > 0 {
-				t.send(t.queue[n%len(t.queue)], time.Now(), false)
-				n++
+		case now := <-pulse.C:
+			for _, h := range t.read(now) {
+				t.receive(h)
 			}
-			send.Reset(t.step)
+			t.sendDue(now)
 		case now := <-look.C:
 			t.choose(now)
 			t.look(ctx, now)
 		case found := <-t.done:
 			t.examined(found, time.Now())
 		}
+	}
+}
+
+func (t *talk) pulse() time.Duration { return t.Interval / 4 }
+
+// sendDue sends the packets that are due by now, one each step. Those of a time in which the agent did not run are not
+// made up for.
+func (t *talk) sendDue(now time.Time) {
+	if earliest := now.Add(-t.pulse()); !t.next.After(earliest) {
+		t.next = earliest.Add(1)
+	}
+	for ; !t.next.After(now) && len(t.queue) > 0; t.next = t.next.Add(t.step) {
+		t.send(t.queue[t.sent%len(t.queue)], now, false)
+		t.sent++
 	}
 }
 
