@@ -130,7 +130,7 @@ func (p *Prober) publish(r api.AgentReach) {
 // Without probing in the config it removes the end that another agent has left.
 func (p *Prober) Run(ctx context.Context, pods Pods) {
 	if p.Config.Reachability != api.ReachabilityProbe {
-		if removed, err := link.RemoveNetns(api.ReachEnd); err != nil {
+		if removed, err := link.RemoveNetns(api.ReachEnd, false); err != nil {
 			p.Log.Error(err, "removing what probed other nodes")
 		} else if removed {
 			p.Log.Info("removed what probed other nodes: reachability is none")

@@ -195,10 +195,7 @@ func (u *uninstall) veths(context.Context) error {
 		u.say("%d interfaces of pods removed: these pods have no network now. Delete them when another one is installed",
 			len(names))
 	}
-	if u.DryRun {
-		return err
-	}
-	removed, rerr := link.RemoveNetns(api.ReachEnd)
+	removed, rerr := link.RemoveNetns(api.ReachEnd, u.DryRun)
 	if removed {
 		u.say("network namespace %s removed", api.ReachEnd)
 	}

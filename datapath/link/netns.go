@@ -44,11 +44,14 @@ func EnsureNetns(name string) (path string, err error) {
 	return path, nil
 }
 
-// RemoveNetns removes it, and what is in it once no process uses it, and reports whether there was one.
-func RemoveNetns(name string) (removed bool, err error) {
-	err = netns.DeleteNamed(name)
-	if errors.Is(err, unix.EINVAL) { // a file without a mount
-		err = os.Remove(filepath.Join(netnsDir, name))
+// RemoveNetns removes it, and what is in it once no process uses it, and reports whether there was one. A dry run only
+// reports.
+func RemoveNetns(name string, dryRun bool) (removed bool, err error) {
+	path := filepath.Join(netnsDir, name)
+	if dryRun {
+		_, err = os.Lstat(path)
+	} else if err = netns.DeleteNamed(name); errors.Is(err, unix.EINVAL) { // a file without a mount
+		err = os.Remove(path)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
