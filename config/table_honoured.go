@@ -95,10 +95,10 @@ func honouredKeys() []Entry {
 			Text: "with networkPolicies: enforce, of whose pods denied packets are logged, as far as a limit allows " +
 				"(docs/policy.md). annotated: of Namespaces with the annotation `" + api.AnnotationLogDenied + ": \"true\"`",
 			set: func(c *values, v Value) { c.PolicyLogDenied = v.Str }},
-		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityNone,
+		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityProbe,
 			Fate: Honoured,
 			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +
-				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md). It is new",
+				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md)",
 			set: func(c *values, v Value) { c.Reachability = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +

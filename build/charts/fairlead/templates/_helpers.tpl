@@ -21,11 +21,20 @@ app.kubernetes.io/component: {{ .component }}
 {{- if .Values.kubeAPIServerOverride -}}
 {{- $_ := set $config "kubeAPIServerOverride" .Values.kubeAPIServerOverride -}}
 {{- end -}}
+{{- if eq (include "fairlead.reachability" .) "none" -}}
+{{- $_ := set $config "reachability" "none" -}}
+{{- end -}}
 {{- if $config -}}
 {{ toYaml $config }}
 {{- else -}}
 # Every key has its default: docs/config.md.
 {{- end -}}
+{{- end -}}
+
+{{/* Whether agents probe each other: not where some nodes have none, which would be reported as not reached. */}}
+{{- define "fairlead.reachability" -}}
+{{- $some := omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os" -}}
+{{ lower ((.Values.agent.config | default dict).reachability | default (ternary "none" "probe" (not (empty $some)))) }}
 {{- end -}}
 
 {{/* The controller's config file. */}}
@@ -74,7 +83,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if $agent.manifestsDir -}}
 {{- fail "agent.config.manifestsDir: agents in a cluster read the Kubernetes API. Leave it out" -}}
 {{- end -}}
-{{- if and (eq (default "none" $agent.reachability) "probe") (omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os") -}}
+{{- if and (eq (include "fairlead.reachability" .) "probe") (omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os") -}}
 {{- fail "agent.config.reachability: probe does not go with agent.nodeSelector: agents ask all nodes that have a podCIDR, and would tell those without agent as not reached. Leave one of them out" -}}
 {{- end -}}
 {{- if and $agent.noSNAT (ne (default "encap" $agent.trafficEncapMode) "noEncap") -}}
