@@ -243,4 +243,15 @@ func TestKubeReachOfAll(t *testing.T) {
 	if out, code := flat("status"); code != 0 || !strings.Contains(out, "not examined: which nodes' pods are reached: the ConfigMap fairlead-config may not be read") {
 		t.Errorf("not let in: exit code %d: %s", code, out)
 	}
+	for verbs, want := range map[string]string{"get": "for which these credentials lack the rights", "create": "for which these credentials lack the rights",
+		"get, create": row("c") + "2/3, not: b 0"} {
+		c.apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, rules: [{apiGroups: [""],
+			resources: [nodes, pods, configmaps], verbs: [get, list]}, {apiGroups: [""], resources: [pods/exec], verbs: [` + verbs + `]}]}`)
+		c.until(func() string { // the API server learns of roles late
+			if out, code := flat("status"); code != 0 || !strings.Contains(out, want) {
+				return fmt.Sprintf("with %s on pods/exec, exit code %d: %s", verbs, code, out)
+			}
+			return ""
+		})
+	}
 }

@@ -37,13 +37,16 @@ const (
 // asked, and why.
 func (k Asker) All(ctx context.Context, v *cluster.View) (
 	answers []Answer, unasked string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, allLimit)
+	defer cancel()
+	lacking := errors.New("their agents are asked by commands in their Pods, for which these credentials lack the rights (get and " +
+		"create pods/exec in kube-system)")
 	switch {
 	case k.Node == nil:
 	case k.Node.Reachability != api.ReachabilityProbe:
 		return nil, "", checks.ErrNotProbed
 	case !k.mayAsk(ctx): // as in an agent's own Pod: nothing is tried that is forbidden
-		return nil, "", errors.New("their agents are asked by commands in their Pods, for which these credentials lack the rights " +
-			"(get and create pods/exec in kube-system)")
+		return nil, "", lacking
 	}
 	m, err := k.Client.Kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -52,24 +55,31 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 		return nil, "", cluster.Explain("the ConfigMap "+configMap, err)
 	}
 	cfg, _, err := config.Parse([]byte(m.Data[agentConf]), agentConf)
-	if err != nil || cfg.Reachability != api.ReachabilityProbe {
+	switch {
+	case err != nil || cfg.Reachability != api.ReachabilityProbe:
 		return nil, "", cmp.Or(err, checks.ErrNotProbed)
+	case k.Node == nil && !k.mayAsk(ctx):
+		return nil, "", lacking
 	}
-	ctx, cancel := context.WithTimeout(ctx, allLimit)
-	defer cancel()
 	nodes, unasked := whom(v, k.own(ctx))
 	answers, err = k.ask(ctx, answerLimit, nodes, func(string) string { return "" })
 	return answers, unasked, err
 }
 
-// mayAsk reports whether commands may be run in agents' Pods, unless the API server does not say.
+// mayAsk reports whether commands may be run in agents' Pods, unless the API server does not say: by WebSocket that is
+// a get, by SPDY, and by WebSocket from Kubernetes 1.35 on, a create.
 func (k Asker) mayAsk(ctx context.Context) bool {
-	exec := &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: "create", Resource: "pods",
-		Subresource: "exec"}
-	review := &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: exec}}
-	r, err := k.Client.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-	return err != nil || r.Status.Allowed
+	for _, verb := range []string{"get", "create"} {
+		exec := &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: verb, Resource: "pods",
+			Subresource: "exec"}
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: exec}}
+		r, err := k.Client.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !r.Status.Allowed {
+			return false
+		}
+	}
+	return true
 }
 
 // whom says which nodes' agents are asked, of those that may have one: not those of other nodes that are not ready,
