@@ -1,7 +1,7 @@
 // Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
 // first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
 // tests; from test/coredns the cluster's DNS, from test/policyapi the tests of network-policy-api, from test/cyclonus
-// those of cyclonus, and from test/helm Helm.
+// those of cyclonus, from test/helm Helm, and from test/containerd a newer containerd than Debian's.
 package kubebin
 
 import (
@@ -99,6 +99,17 @@ func GetMultus(ctx context.Context, progress io.Writer) (string, error) {
 			return b.program(name, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
 		}})
 	return filepath.Join(dir, name), err
+}
+
+// GetContainerd returns the directory with containerd, its shim of runc and ctr, and builds them as Get does.
+func GetContainerd(ctx context.Context, progress io.Writer) (string, error) {
+	return kept(ctx, progress, thing{name: "containerd", module: "test/containerd", cost: "2 to 8 minutes",
+		build: func(b builder) (err error) {
+			for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+				err = errors.Join(err, b.program(name, "github.com/containerd/containerd/v2/cmd/"+name))
+			}
+			return err
+		}})
 }
 
 // GetHelm returns the path of Helm, and builds it as Get does.

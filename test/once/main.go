@@ -1,6 +1,6 @@
 // Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, the Kubernetes programs, Helm and Multus, and another release of Open vSwitch. Tests would build
-// them as well, but the output of a running test is not visible.
+// which tests run, the Kubernetes programs, Helm, Multus and containerd, and another release of Open vSwitch. Tests
+// would build them as well, but the output of a running test is not visible.
 package main
 
 import (
@@ -30,7 +30,7 @@ func build(ctx context.Context) error {
 		return err
 	}
 	type get = func(context.Context, io.Writer) (string, error)
-	for _, get := range []get{kubebin.Get, kubebin.GetHelm, kubebin.GetMultus} {
+	for _, get := range []get{kubebin.Get, kubebin.GetHelm, kubebin.GetMultus, kubebin.GetContainerd} {
 		if _, err := get(ctx, os.Stderr); err != nil {
 			return err
 		}

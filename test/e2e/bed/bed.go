@@ -39,6 +39,8 @@ type spec struct {
 	NoNodeCIDRs bool
 	// Kube and Tool are the programs kubeparts and e2e-tool.
 	Kube, Tool string
+	// Containerd is the directory of containerd, its shim and ctr. Empty: those in PATH.
+	Containerd string
 }
 
 // TestImage is the name of the image that every node has: test/e2e/e2e-tool. Without a command it waits.

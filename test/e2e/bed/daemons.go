@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -95,7 +97,8 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
-// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read. Root may lack CAP_SYS_RESOURCE, for
+// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read, without the path of the shim: one in
+// PATH would come before the one beside containerd. Root may lack CAP_SYS_RESOURCE, for
 // example in a container: runc then cannot set a sandbox's score of -998, and containerd must not request one lower
 // than its own.
 const containerdConfig = `version = 2
@@ -107,22 +110,30 @@ const containerdConfig = `version = 2
     snapshotter = "overlayfs"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      runtime_path = %q
       base_runtime_spec = "` + baseSpec + `"
 `
+
+// containerd is the path of one of containerd's programs, or its name, if that is in PATH.
+func (b *Bed) containerd(program string) string { return filepath.Join(b.spec.Containerd, program) }
 
 // startContainerd starts containerd and waits until it serves.
 func (b *Bed) startContainerd(ctx context.Context, node string) error {
 	h := b.Host(node)
-	if err := os.WriteFile(h.Private(containerdConf), []byte(containerdConfig), 0o644); err != nil {
+	shim, err := exec.LookPath(b.containerd("containerd-shim-runc-v2"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.Private(containerdConf), fmt.Appendf(nil, containerdConfig, shim), 0o644); err != nil {
 		return err
 	}
 	if err := b.writeBaseSpec(ctx, node); err != nil {
 		return fmt.Errorf("the base of all containers on %s: %w", node, err)
 	}
-	if err := b.daemon(node, Containerd).Start("containerd", "--config", containerdConf); err != nil {
+	if err := b.daemon(node, Containerd).Start(b.containerd("containerd"), "--config", containerdConf); err != nil {
 		return err
 	}
-	return b.awaitServing(ctx, node, Containerd, "ctr", "version")
+	return b.awaitServing(ctx, node, Containerd, b.containerd("ctr"), "version")
 }
 
 // awaitServing waits until a probe of the daemon, a program on its node, succeeds.
@@ -147,7 +158,7 @@ const servingTimeout = 3 * time.Minute
 
 // writeBaseSpec adds the hook that shows containers the boot ID of their node to containerd's own base.
 func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
-	out, err := b.NodeExec(ctx, node, "ctr", "oci", "spec")
+	out, err := b.NodeExec(ctx, node, b.containerd("ctr"), "oci", "spec")
 	if err != nil {
 		return err
 	}

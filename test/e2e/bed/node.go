@@ -176,7 +176,7 @@ func (b *Bed) importOn(ctx context.Context, name string, archives ...string) err
 		if err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
+		cmd := exec.CommandContext(ctx, b.containerd("ctr"), "-n", "k8s.io", "images", "import", "-")
 		cmd.Stdin = f
 		err = b.run(cmd, name)
 		f.Close()

@@ -2,6 +2,7 @@ package bed
 
 import (
 	"fmt"
+	"os"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,6 +25,12 @@ const (
 	NoKubeProxy = "none"
 )
 
+// Versions of containerd: the installed one, which is Debian's, and that of the module test/containerd.
+const (
+	DebianContainerd = "debian"
+	Containerd23     = "2.3"
+)
+
 // Options of a bed. The zero value of a field means its default.
 type Options struct {
 	// Name distinguishes beds; each has a directory of its own. Default: none.
@@ -40,6 +47,8 @@ type Options struct {
 	NoNodeCIDRs bool
 	// KubeProxy is Nftables (the default), IPTables or NoKubeProxy.
 	KubeProxy string
+	// Containerd is DebianContainerd or Containerd23. Default: what FAIRLEAD_TEST_CONTAINERD says, or DebianContainerd.
+	Containerd string
 	// Audit enables the API server's audit log: Bed.AuditLog.
 	Audit bool
 	// Images are archives that are imported on every node before its kubelet starts.
@@ -55,6 +64,7 @@ func (o *Options) complete() error {
 	o.IPFamily = orElse(o.IPFamily, underlay.Dual)
 	o.Datapath = orElse(o.Datapath, vswitch.Auto)
 	o.KubeProxy = orElse(o.KubeProxy, Nftables)
+	o.Containerd = orElse(o.Containerd, orElse(os.Getenv("FAIRLEAD_TEST_CONTAINERD"), DebianContainerd))
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -71,6 +81,9 @@ func (o *Options) complete() error {
 	}
 	if !slices.Contains([]string{Nftables, IPTables, NoKubeProxy}, o.KubeProxy) {
 		return fmt.Errorf("kube-proxy mode %q is none of %s, %s and %s", o.KubeProxy, Nftables, IPTables, NoKubeProxy)
+	}
+	if !slices.Contains([]string{DebianContainerd, Containerd23}, o.Containerd) {
+		return fmt.Errorf("containerd %q is neither %s nor %s", o.Containerd, DebianContainerd, Containerd23)
 	}
 	if o.Datapath == vswitch.Auto {
 		o.Datapath = vswitch.Netdev

@@ -37,6 +37,11 @@ func Up(ctx context.Context, o Options) (*Bed, error) {
 	}
 	b := &Bed{dir: dirOf(o.Name), spec: spec{Nodes: o.Nodes, IPFamily: o.IPFamily, Datapath: o.Datapath,
 		KubeProxy: o.KubeProxy, Audit: o.Audit, NoNodeCIDRs: o.NoNodeCIDRs, Kube: kube}}
+	if o.Containerd == Containerd23 {
+		if b.spec.Containerd, err = kubebin.GetContainerd(ctx, progressWriter(o.Progress)); err != nil {
+			return nil, err
+		}
+	}
 	if b.lock, err = claim(b.dir); err != nil {
 		return nil, err
 	}
