@@ -186,7 +186,7 @@ func choose(ctx context.Context, c Config) (l list, out Written, err error) {
 func belowNewest(name, theirs, newest string) string {
 	w := fmt.Sprintf("CNI plugin %s supports no newer CNI version than %s, so the network does not use %s", name, theirs, newest)
 	if newest == "1.1.0" {
-		w += ": the runtime calls neither GC nor STATUS. Install the CNI plugins 1.6.0 or newer"
+		w += ": the runtime calls no STATUS, and CRI-O no GC. Install the CNI plugins 1.6.0 or newer"
 	}
 	return w
 }

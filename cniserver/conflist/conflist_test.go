@@ -175,13 +175,13 @@ func TestDebianPlugins(t *testing.T) {
 	if l.CNIVersion != newest || strings.Contains(content, "1.1.0") {
 		t.Errorf("the runtime would use CNI %s, portmap speaks %s:\n%s", l.CNIVersion, newest, content)
 	}
-	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than " + newest, "neither GC nor STATUS", "1.6.0"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than " + newest, "the runtime calls no STATUS", "1.6.0"})
 }
 
 func TestOldPlugins(t *testing.T) {
 	c := node(t, map[string]string{"portmap": `"0.3.0","0.3.1","0.4.0"`, "bandwidth": allVersions})
 	content, _, warnings := write(t, c)
-	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 0.4.0", "neither GC nor STATUS"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 0.4.0", "the runtime calls no STATUS"})
 	if l := parse(t, c); l.CNIVersion != "0.4.0" || len(l.Plugins) != 3 ||
 		!strings.Contains(content, `"cniVersion": "0.4.0"`) {
 		t.Errorf("the runtime would use CNI %s:\n%s", l.CNIVersion, content)
@@ -189,7 +189,7 @@ func TestOldPlugins(t *testing.T) {
 	// Both below 1.1.0: one warning.
 	c = node(t, map[string]string{"portmap": `"0.4.0","1.0.0"`, "bandwidth": `"0.4.0"`})
 	_, _, warnings = write(t, c)
-	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 1.0.0", "neither GC"}, []string{"bandwidth supports no newer CNI version than 0.4.0"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 1.0.0", "the runtime calls no STATUS"}, []string{"bandwidth supports no newer CNI version than 0.4.0"})
 	if l := parse(t, c); l.CNIVersion != "0.4.0" {
 		t.Errorf("the runtime would use CNI %s", l.CNIVersion)
 	}

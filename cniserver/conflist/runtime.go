@@ -15,8 +15,8 @@ const safe = "1.0.0"
 //
 // A runtime that is not known to support more gets no version above 1.0.0, not even in cniVersions, which it would not
 // read: a plugin between it and Fairlead, such as Multus, does, uses the newest of them, and responds in a version that
-// the runtime rejects, for every pod. A runtime that does support more loses little: it calls neither GC nor STATUS,
-// and the agent finds leftovers by itself.
+// the runtime rejects, for every pod. A runtime that does support more loses little: it calls no STATUS, and CRI-O no
+// GC, and the agent finds leftovers by itself.
 func knownBy(runtime string, versions []string) []string {
 	if hasNewest(runtime) {
 		return versions
