@@ -21,20 +21,20 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// What users of Kubernetes expect of a network works with Fairlead, in both uplink modes and with both modes of
-// kube-proxy.
+// What users of Kubernetes expect of a network works with Fairlead, in both uplink modes, with both modes of kube-proxy
+// and with both versions of containerd.
 func TestE2EFunctions(t *testing.T) {
 	asked := rights{}
 	for _, c := range []struct {
-		uplink, proxy string
-		values        []string
+		uplink, proxy, containerd string
+		values                    []string
 	}{
-		{"steer", bed.Nftables, install.Steer()},
-		{"bridge", bed.IPTables, append(install.Bridge(), "agent.config.reachability=probe")},
+		{"steer", bed.Nftables, "", install.Steer()},
+		{"bridge", bed.IPTables, bed.Containerd23, append(install.Bridge(), "agent.config.reachability=probe")},
 	} {
 		t.Run(c.uplink+"/"+c.proxy, func(t *testing.T) {
-			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy, Audit: true},
-				c.values...)}
+			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy,
+				Containerd: c.containerd, Audit: true}, c.values...)}
 			defer func() { asked.add(t, cl.AuditLog()) }()
 			t.Run("doctor", cl.doctor) // before addresses are reserved, whose owners the agent may not read
 			cl.apply(t, "testdata/functions.yaml")
@@ -55,6 +55,9 @@ func TestE2EFunctions(t *testing.T) {
 			t.Run("StatefulSet", cl.sticky)
 			t.Run("NetworkAttachmentDefinition", cl.secondary)
 			t.Run("reboot", cl.reboot)
+			if c.containerd == bed.Containerd23 {
+				t.Run("runtime", cl.runtime)
+			}
 			t.Run("drain and delete", cl.drain)
 		})
 	}
