@@ -48,7 +48,8 @@ func table() map[Software]known {
 	return map[Software]known{
 		OpenVSwitch: {release{3, 1}, []release{{3, 1}, {3, 5}}, map[release]string{{3, 1}: "2025-02-27"}},
 		Linux:       {tested: []release{{6, 12}, {6, 18}, {7, 3}}}, // distributions fix their own
-		Containerd:  {release{1, 6}, []release{{1, 6}}, map[release]string{{1, 6}: "2025-08-23"}},
+		Containerd: {release{1, 6}, []release{{1, 6}, {2, 3}}, map[release]string{{1, 6}: "2025-08-23",
+			{2, 1}: "2026-05-05", {2, 2}: "2026-11-06", {2, 3}: "2028-04-30"}},
 		Kubernetes: {release{1, 32}, []release{{1, 36}}, map[release]string{{1, 32}: "2026-02-28",
 			{1, 33}: "2026-06-28", {1, 34}: "2026-10-27", {1, 35}: "2027-02-28"}},
 	}

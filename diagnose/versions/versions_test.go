@@ -19,6 +19,7 @@ func TestOf(t *testing.T) {
 		{OpenVSwitch, "3.10.1", "not tested, should work", ""},
 		{OpenVSwitch, "2.17.9", "too old: older than 3.1", "3.1"},
 		{Containerd, "1.6.20~ds1", "tested; no fixes since 2025-08-23", ""},
+		{Containerd, "2.3.7+unknown", "tested; fixes until 2028-04-30", ""},
 		{Containerd, "1.4.3", "too old: older than 1.6", "1.6"},
 		{Kubernetes, "1.36.3", "tested", ""},
 		{Kubernetes, "1.35.9", "not tested, should work; fixes until 2027-02-28", ""},
