@@ -101,9 +101,9 @@ type simulated struct {
 	world     *world
 	number    int
 	ahead     time.Duration // of its clock
-	dead      bool // the agent does not run, and its kernel refuses
-	hung      bool // it is stopped, and its kernel accepts what it does not read
-	idle      bool // it does not probe: it has no end, only the gateway of its pods
+	dead      bool          // the agent does not run, and its kernel refuses
+	hung      bool          // it is stopped, and its kernel accepts what it does not read
+	idle      bool          // it does not probe: it has no end, only the gateway of its pods
 	kept      []heard
 	looks     int
 	examining int // how many paths it has examined

@@ -1,5 +1,5 @@
 // Package alarms has what happens to nodes in any cluster, and is no fault of a path: agents and Open vSwitch that die,
-// nodes that are down, drained, removed and added, updates. With reachability: probe nothing of it may be reported as
+// nodes that are down, drained, removed and added, updates. Nothing of it may be reported as
 // pods that are not reached.
 package alarms
 
@@ -46,7 +46,7 @@ func up(t *testing.T, nodes int) *cluster {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: nodes,
-		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), ProductIntervals: true, Config: []byte("reachability: probe\n")})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), ProductIntervals: true})
 	if err != nil {
 		t.Fatal(err)
 	}

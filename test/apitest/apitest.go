@@ -3,6 +3,7 @@
 package apitest
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -221,7 +222,36 @@ func (s *Server) EndAPI() error {
 }
 
 // Freeze stops the API server with SIGSTOP: connections stay open without an answer.
-func (s *Server) Freeze() error { return s.api.Process.Signal(syscall.SIGSTOP) }
+func (s *Server) Freeze() error {
+	if err := s.api.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	// The signal has been sent then, and its threads may run on for a moment: proc(5), the state of each.
+	for {
+		if stopped, err := stopped(s.api.Process.Pid); err != nil || stopped {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether all threads of a process are.
+func stopped(pid int) (bool, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files {
+		stat, err := os.ReadFile(f)
+		if err != nil {
+			return false, err
+		}
+		if _, state, _ := bytes.Cut(stat, []byte(") ")); !bytes.HasPrefix(state, []byte("T")) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
 
 // Thaw undoes Freeze.
 func (s *Server) Thaw() error { return s.api.Process.Signal(syscall.SIGCONT) }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -111,26 +110,6 @@ func (b *bed) change(t *testing.T, how func(string, []byte) ([]manifest.Change, 
 	t.Helper()
 	_, err := how("test", []byte(doc))
 	must(t, err)
-}
-
-// configure has the agent of a node run with one more line in its config until the test ends.
-func (b *bed) configure(t *testing.T, node, line string) {
-	t.Helper()
-	h, err := b.Host(node)
-	must(t, err)
-	path := h.Private("/etc/fairlead/agent.conf")
-	before, err := os.ReadFile(path)
-	must(t, err)
-	use := func(config []byte) {
-		must(t, os.WriteFile(path, config, 0o644))
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // also when the test has ended
-		defer cancel()
-		must(t, b.AgentStop(ctx, node))
-		must(t, b.AgentStart(ctx, node))
-		must(t, b.WaitReady(ctx, node))
-	}
-	t.Cleanup(func() { use(before) })
-	use(append([]byte(line+"\n"), before...))
 }
 
 // restartKnowing kills the agent of node1 and ovs-vswitchd, and starts both, while the API server is away.

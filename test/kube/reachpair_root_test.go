@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,10 +22,8 @@ import (
 // both directions does not work, and that an agent is dead is no such fault.
 func TestRootReach(t *testing.T) {
 	b := cluster(t)
-	b.forgetEvents(t) // once nobody probes any more
-	b.probing(t)
+	b.forgetEvents(t)
 	b.agentPods(t)
-	b.configured(t)
 	says := func(host string, code int, words []string, args ...string) string {
 		t.Helper()
 		var out string
@@ -94,42 +91,6 @@ func (b *bed) kubeconfigAt(t *testing.T, host string) string {
 		return b.plane.AdminKubeconfig()
 	}
 	return b.adminHere(t, host)
-}
-
-// probing has agents probe each other until the test ends.
-func (b *bed) probing(t *testing.T) {
-	t.Helper()
-	restart := func(ctx context.Context, edit string) error {
-		var err error
-		for _, node := range b.Nodes() {
-			if s, serr := b.AgentState(ctx, node); serr == nil && s.PID != 0 {
-				err = errors.Join(err, b.AgentStop(ctx, node))
-			}
-			_, xerr := b.NodeExec(ctx, node, "sed", "-i", edit, "/etc/fairlead/agent.conf")
-			err = errors.Join(err, xerr, b.AgentStart(ctx, node), b.WaitReady(ctx, node))
-		}
-		return err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		must(t, restart(ctx, "/^reachability:/d"))
-	})
-	must(t, restart(labtest.Within(t, time.Minute), `$areachability: probe`))
-}
-
-// configured makes the ConfigMap from which fairleadctl knows that agents probe.
-func (b *bed) configured(t *testing.T) {
-	t.Helper()
-	_, err := b.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-config"}, Data: map[string]string{"agent.conf": "reachability: probe\n"}},
-		metav1.CreateOptions{})
-	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		must(t, b.client.CoreV1().ConfigMaps("kube-system").Delete(ctx, "fairlead-config", metav1.DeleteOptions{}))
-	})
 }
 
 // agentPods makes Pods of the agents, which run as programs of the lab, and kubelets that run commands in them.

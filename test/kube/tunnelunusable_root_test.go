@@ -14,7 +14,6 @@ import (
 // says so wherever people look, and nobody believes that all is well.
 func TestRootTunnelThatCannotWork(t *testing.T) {
 	b := cluster(t)
-	b.configure(t, "node1", "reachability: probe")
 	b.addPods(t, "a@node1", "c@node2")
 	b.ping(t, "a", "c", 20*time.Second)
 	fairleadctl := b.agentPod(t)

@@ -22,7 +22,7 @@ import (
 // Agents find out by themselves that pods of two nodes do not reach each other, in which direction, and that a dead
 // agent is not such a fault.
 func TestRootProbe(t *testing.T) {
-	c := up(t, lab.Options{Config: []byte("reachability: probe\n")})
+	c := up(t, lab.Options{})
 	c.awaitReach(t, "at the start", "reached", "reached")
 	if out := c.host(t, "node1").exec(t, "ip netns exec fairlead-reach ip -br addr show dev eth0"); !strings.Contains(out, "10.77.1.254/24") ||
 		!strings.Contains(out, "fd77::1:ffff:ffff:ffff:fffe/64") {

@@ -101,7 +101,7 @@ func separate() [][]faulty {
 func TestRootReachCauses(t *testing.T) {
 	ovstest.UserspaceOnly(t, "TestRootProbe has the kernel's firewall, and a guest is too slow for so many nodes")
 	c := &causes{cluster: up(t, lab.Options{Nodes: 4, Subnets: 2, RoutePods: true,
-		Config: []byte("trafficEncapMode: hybrid\nreachability: probe\n")})}
+		Config: []byte("trafficEncapMode: hybrid\n")})}
 	c.allReached(t, "at the start")
 	for _, at := range separate() {
 		c.named(t, at...)

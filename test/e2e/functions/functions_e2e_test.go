@@ -30,7 +30,7 @@ func TestE2EFunctions(t *testing.T) {
 		values                    []string
 	}{
 		{"steer", bed.Nftables, "", install.Steer()},
-		{"bridge", bed.IPTables, bed.Containerd23, append(install.Bridge(), "agent.config.reachability=probe")},
+		{"bridge", bed.IPTables, bed.Containerd23, install.Bridge()},
 	} {
 		t.Run(c.uplink+"/"+c.proxy, func(t *testing.T) {
 			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy,
