@@ -24,6 +24,7 @@ func TestRootReach(t *testing.T) {
 	b := cluster(t)
 	b.forgetEvents(t)
 	b.agentPods(t)
+	b.configured(t)
 	says := func(host string, code int, words []string, args ...string) string {
 		t.Helper()
 		var out string
@@ -91,6 +92,19 @@ func (b *bed) kubeconfigAt(t *testing.T, host string) string {
 		return b.plane.AdminKubeconfig()
 	}
 	return b.adminHere(t, host)
+}
+
+// configured makes the ConfigMap from which fairleadctl knows that agents probe: the defaults.
+func (b *bed) configured(t *testing.T) {
+	t.Helper()
+	_, err := b.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-config"}, Data: map[string]string{"agent.conf": ""}}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, b.client.CoreV1().ConfigMaps("kube-system").Delete(ctx, "fairlead-config", metav1.DeleteOptions{}))
+	})
 }
 
 // agentPods makes Pods of the agents, which run as programs of the lab, and kubelets that run commands in them.
