@@ -138,7 +138,9 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 	prober := New(Parts{Config: cfg, NodeName: name, Board: board,
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
-	s.dial = func(_, to netip.Addr) (socket, error) { return &wireless{from: s, to: s.world.byAddr[to]}, nil }
+	s.dial = func(_, to netip.Addr) (socket, error) {
+		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4()}, nil
+	}
 	s.talk.examine, s.talk.open = s.examine, s.tap
 	s.dead = false
 	s.choose(s.world.now.Add(s.ahead))
@@ -149,6 +151,7 @@ func (s *simulated) restart() { s.start(s.NodeName, s.addrs, s.Board) }
 // wireless is a socket from one node to another.
 type wireless struct {
 	from, to *simulated
+	ipv4     bool
 	refused  bool
 }
 
@@ -166,7 +169,8 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case c.to.dead:
 		c.refused = w.passes(c.to, c.from, false)
 	case len(c.to.kept) < 100: // its kernel keeps some
-		c.to.kept = append(c.to.kept, heard{c.from.addrs[0], p, w.now})
+		i := slices.IndexFunc(c.from.addrs, func(a netip.Addr) bool { return a.Is4() == c.ipv4 })
+		c.to.kept = append(c.to.kept, heard{c.from.addrs[i], p, w.now})
 	}
 	return len(b), nil
 }
