@@ -161,7 +161,7 @@ func (t *talk) choose(now time.Time) {
 	slices.SortFunc(t.queue, func(a, b path) int { // families one after the other
 		return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
 	})
-	t.step = max(t.Interval/mostSent, t.Interval*time.Duration(len(t.addrs))/time.Duration(max(1, len(t.queue))))
+	t.step = max(t.Interval/mostSent, t.Interval/time.Duration(max(1, len(t.queue))))
 	for _, p := range t.queue {
 		if t.peers[p] == nil {
 			t.peers[p] = &peer{}
