@@ -14,7 +14,7 @@ const (
 	silent = 5
 	// fullEvery: each packet of a number that this divides is of full size. narrow is how many of these in a row must be
 	// missing, and no other, for a path to be narrow, and how many must come for it to be so no more.
-	fullEvery, narrow = 5, 3
+	fullEvery, narrow = 3, 3
 	// lossy is how many gaps the small packets of the window must have for a path to be lossy, which it is until there is
 	// none. Packets in a row that are missing are one gap: an outage that is over.
 	lossy = 3

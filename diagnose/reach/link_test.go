@@ -92,12 +92,12 @@ func TestLinkNarrow(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
 	p.toB = small
-	p.run(20 * time.Second)
+	p.run(14 * time.Second)
 	p.want(t, "two full-size packets are lost", Works, Works, Works, Works)
-	p.run(20 * time.Second)
+	p.run(10 * time.Second)
 	p.want(t, "full-size packets to b are lost", Works, Narrow, Narrow, Works)
 	p.toB = all
-	p.run(12 * time.Second)
+	p.run(8 * time.Second)
 	p.want(t, "one full-size packet passes", Works, Narrow, Narrow, Works)
 	p.run(20 * time.Second)
 	p.want(t, "all passes again", Works, Works, Works, Works)

@@ -8,8 +8,8 @@ import (
 
 const (
 	// TapFor is for how many packets of each end those of a path that fails are looked at, and TapForFull of one that
-	// passes none of full size, as only every fifth is.
-	TapFor, TapForFull = 6, 17
+	// passes none of full size, as only every third is.
+	TapFor, TapForFull = 6, 11
 	// FullFrame is longer than a frame with a small packet in a tunnel, and shorter than one with a full packet, in bytes.
 	FullFrame = 600
 	// few packets in a tap may be chance: a peer starts or stops to send just then.
