@@ -186,7 +186,9 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 			asking = append(asking, p.node)
 		}
 		// Whom only the other end has chosen is not kept: it is silent because it asks no more.
-		if known.Asked && known.State(now).Doubtful() && !slices.Contains(t.wanted, p.node) {
+		// One whose packets are late is kept until that is decided.
+		bad := known.State(now).Doubtful() || known.Undecided(now)
+		if known.Asked && bad && !slices.Contains(t.wanted, p.node) {
 			failing = append(failing, p.node)
 		}
 	}

@@ -17,6 +17,8 @@ type breakage struct {
 	name   string
 	breaks func(w *world, broken map[[2]int]bool)
 	alone  bool // it is about all paths of a node
+	// limit is the longest that it may last until it is told, in seconds.
+	limit int
 }
 
 // breakages are those whose time from break to told is measured.
@@ -41,12 +43,12 @@ func breakages() []breakage {
 		}
 	}
 	return []breakage{
-		{"all paths of a node", node(false), true},
-		{"all paths of a node, and ping", node(true), true},
-		{"a pair, dropped between", pairs(false, false, between), false},
-		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false},
-		{"one direction", pairs(true, false, between), false},
-		{"full-size packets, one direction", pairs(true, true, between), false},
+		{"all paths of a node", node(false), true, 25},
+		{"all paths of a node, and ping", node(true), true, 70},
+		{"a pair, dropped between", pairs(false, false, between), false, 125},
+		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false, 50},
+		{"one direction", pairs(true, false, between), false, 30},
+		{"full-size packets, one direction", pairs(true, true, between), false, 45},
 	}
 }
 
@@ -158,7 +160,11 @@ func TestTimeUntilTold(t *testing.T) {
 				if b.alone {
 					breaks = map[int]int{3: 12, 10: 4, 60: 1}[nodes]
 				}
-				logTold(t, fmt.Sprintf("%s, %d nodes", b.name, nodes), dual, toldTimes(b, nodes, dual, true, breaks, 150*time.Second))
+				times := toldTimes(b, nodes, dual, true, breaks, 150*time.Second)
+				logTold(t, fmt.Sprintf("%s, %d nodes", b.name, nodes), dual, times)
+				if longest := times[len(times)-1]; longest > time.Duration(b.limit)*time.Second {
+					t.Errorf("%s: told after %s, want at most %d s", b.name, longest, b.limit)
+				}
 			}
 		}
 	}

@@ -53,6 +53,7 @@ type Link struct {
 	highest, seen uint32    // the highest number, and which of those below it came: a bit each
 	counted       int       // how many of the window the peer has sent
 	narrow, lossy bool      // what the window shows, or has shown and does not refute
+	missed        bool      // the last packet of full size in the window
 	refused       time.Time
 }
 
@@ -154,6 +155,7 @@ func (l *Link) weigh() {
 	}
 	l.lossy = gaps >= lossy || l.lossy && gaps > 0
 	recent := full[max(0, len(full)-narrow):]
+	l.missed = len(recent) > 0 && !recent[len(recent)-1]
 	switch {
 	case len(recent) < narrow:
 	case !slices.Contains(recent, true) && !slices.Contains(small, false):
@@ -186,6 +188,13 @@ func (l *Link) Silent(now time.Time) time.Duration {
 
 // Late reports whether packets of a peer that was heard are missing.
 func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(now) > 2*l.pace() }
+
+// Undecided reports whether packets of the peer, or of full size, are missing, or none has come yet, for less time than
+// shows a fault, while it is not known to be away.
+func (l *Link) Undecided(now time.Time) bool {
+	s := l.State(now)
+	return (l.missed || l.Silent(now) > 2*l.pace()) && !s.Away && !s.Doubtful()
+}
 
 // State is what is known at now.
 func (l *Link) State(now time.Time) State {
