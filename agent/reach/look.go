@@ -209,19 +209,10 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 // For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other. What says
 // that a direction fails is not kept where it works, nor that nothing at all is heard where something is.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
-	since := func(at *time.Time, is bool) time.Duration {
-		switch {
-		case !is:
-			*at = time.Time{}
-		case at.IsZero():
-			*at = now
-		}
-		return now.Sub(*at)
-	}
 	well := s.From == pure.Works && s.To == pure.Works
-	wellFor := since(&p.well, well)
+	wellFor := lasts(&p.well, well, now)
 	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound && !p.told.Mended(s)
-	vagueFor := since(&p.vague, vague)
+	vagueFor := lasts(&p.vague, vague, now)
 	recent := well && wellFor < p.Silence() || vague && vagueFor < p.Silence()
 	undecided := v.Cause == pure.CauseNone && s.Doubtful()
 	again := s.From == pure.Works && s.To == pure.Unknown && !p.verdict.Cause.Silent()
@@ -229,6 +220,17 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 		return p.verdict
 	}
 	return v
+}
+
+// lasts is for how long something has been so, since at.
+func lasts(at *time.Time, is bool, now time.Time) time.Duration {
+	switch {
+	case !is:
+		*at = time.Time{}
+	case at.IsZero():
+		*at = now
+	}
+	return now.Sub(*at)
 }
 
 // states are the worst last. Those from lossy on are of a path that is broken.
