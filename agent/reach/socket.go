@@ -26,33 +26,35 @@ const mostHeard = 256
 
 // inbox is a socket that receives at an address of this end. Nothing waits for it, nor is it known to Go's poller: to
 // be woken by each packet costs more than all else that is done about it.
-type inbox int
+type inbox struct {
+	fd  int
+	buf []byte
+}
 
 // listen begins to receive packets at addr. The calling thread is in the end's namespace.
 func listen(addr netip.Addr) (inbox, error) {
 	fd, err := open(netip.AddrPortFrom(addr, pure.Port))
 	if err != nil {
-		return -1, fmt.Errorf("listening for other nodes at %s: %w", addr, err)
+		return inbox{}, fmt.Errorf("listening for other nodes at %s: %w", addr, err)
 	}
-	return inbox(fd), nil
+	return inbox{fd, make([]byte, 1<<16)}, nil
 }
 
 // read returns what has come since it was called last. What is no packet is dropped.
 func (i inbox) read(now time.Time) (out []heard) {
-	buf := make([]byte, 1<<16)
 	for range mostHeard {
-		n, from, err := unix.Recvfrom(int(i), buf, unix.MSG_DONTWAIT)
+		n, from, err := unix.Recvfrom(i.fd, i.buf, unix.MSG_DONTWAIT)
 		if err != nil {
 			return out // there is no more, or the interface is gone, whose next end has another
 		}
-		if packet, err := pure.Parse(buf[:n]); err == nil {
+		if packet, err := pure.Parse(i.buf[:n]); err == nil {
 			out = append(out, heard{addrOf(from), packet, now})
 		}
 	}
 	return out
 }
 
-func (i inbox) Close() error { return unix.Close(int(i)) }
+func (i inbox) Close() error { return unix.Close(i.fd) }
 
 // socket sends to one end.
 type socket interface {
