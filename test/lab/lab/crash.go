@@ -113,6 +113,9 @@ func (l *Lab) crash(ctx context.Context, h host.Host, step string, back bool) (p
 	if back && err == nil {
 		<-ended
 	}
+	if last := journalStep(h); last != "" && err == nil { // it went on until the signal came
+		now = last
+	}
 	if now == step {
 		return "", err
 	}
@@ -132,15 +135,20 @@ func awaitStep(ctx context.Context, watch *fsnotify.Watcher, h host.Host, order 
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
-		var journal struct{ Step string }
-		text, err := os.ReadFile(h.Private(uplink.DefaultJournal))
-		if err != nil || json.Unmarshal(text, &journal) != nil {
-			continue // not written yet
-		}
-		if slices.Index(order, journal.Step) >= slices.Index(order, step) {
-			return journal.Step, nil
+		if now := journalStep(h); slices.Index(order, now) >= slices.Index(order, step) {
+			return now, nil
 		}
 	}
+}
+
+// journalStep is the step in the journal; empty where there is none.
+func journalStep(h host.Host) string {
+	var journal struct{ Step string }
+	text, err := os.ReadFile(h.Private(uplink.DefaultJournal))
+	if err != nil || json.Unmarshal(text, &journal) != nil {
+		return ""
+	}
+	return journal.Step
 }
 
 func orWell(err error) any {

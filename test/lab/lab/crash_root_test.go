@@ -23,6 +23,11 @@ func TestRootCrash(t *testing.T) {
 	}
 	for _, step := range []string{"bridge", "undo bridge", "port"} {
 		past, err := l.AgentCrash(labtest.Within(t, time.Minute), "node1", step)
+		for range 9 { // on a busy machine the signal may come when the step is over, which is told
+			if err == nil && past != "" {
+				past, err = l.AgentCrash(labtest.Within(t, time.Minute), "node1", step)
+			}
+		}
 		if err != nil || past != "" {
 			t.Errorf("crash at %s: at %q, %v", step, past, err)
 		}
