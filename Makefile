@@ -65,16 +65,13 @@ root:
 once: ## build what is built once on a machine: the kernel in which tests run, Kubernetes, Helm, Multus, containerd 2.3, Open vSwitch 3.5
 	go run ./test/once
 
-# Both passes wait for much of their time, and run side by side.
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1; OVS=3.5
-	@failed=0; log=$$(mktemp); \
-	if [ -n '$(OVS)' ]; then true; else $(KERNEL_PASS); fi >"$$log" 2>&1 & kernel=$$!; \
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 30m \
+	@failed=0; \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 20m \
 		-skip '^TestE2E' $(LONGEST) ./... \
 		|| failed=1; \
 	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-ovs || failed=1; \
-	wait "$$kernel" || failed=1; \
-	cat "$$log"; rm "$$log"; \
+	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
 # The packages that talk to Open vSwitch themselves, and two labs, in less than two minutes. "make test OVS=3.5" is all.
@@ -88,10 +85,9 @@ test-ovs: root deps build once ## some tests of the userspace datapath on Open v
 plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM plugin
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
-KERNEL_PASS = FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 -timeout 30m \
-	-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
-	$(KERNEL_PASS)
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
+		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
 # Half of the functions run on containerd 2.3, all else on Debian's 1.6; with CONTAINERD=2.3 everything runs on 2.3.
 CONTAINERD ?=
