@@ -123,7 +123,8 @@ func (c cluster) setReady(t *testing.T, name string, ready corev1.ConditionStatu
 func (c cluster) switchedOff(t *testing.T) {
 	node1 := c.host(t, "node1")
 	must(t, 0, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))
-	node1.exec(t, "echo reachability: none >>/etc/fairlead/agent.conf")
+	_, err := node1.run("sh", "-c", "echo reachability: none >>/etc/fairlead/agent.conf")
+	must(t, 0, err)
 	must(t, 0, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, 0, c.WaitReady(labtest.Within(t, time.Minute), "node1"))
 	wait(t, labtest.Patience(t, 20*time.Second), func() string {
