@@ -65,6 +65,9 @@ const mayGoOn = "clients of Services may go on to send to endpoints that are gon
 
 // flushUDP has conntrack forget the connections by a translation.
 func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for _, zone := range clusterip.Zones(f.view.Pods) {
 		if err := f.sw.FlushUDP(ctx, zone, t.Service, t.Endpoint); err != nil {
 			return err
