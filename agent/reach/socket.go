@@ -24,8 +24,8 @@ type heard struct {
 // mostHeard is how many packets are read at a time: more than this end is sent in earnest.
 const mostHeard = 256
 
-// inbox is a socket that receives at an address of this end. Nothing waits for it, nor is it known to Go's poller: to
-// be woken by each packet costs more than all else that is done about it.
+// inbox is a socket that receives at an address of this end. Nothing waits for it, nor is it known to Go's poller: the
+// agent need not wake up for each packet.
 type inbox struct {
 	fd  int
 	buf []byte
