@@ -147,6 +147,22 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// Agents probe each other by default, but not where a selector leaves nodes without one. What they make for that
+// outlives their container only if the mount is shared.
+func TestReachability(t *testing.T) {
+	for set, probes := range map[string]bool{"": true, "agent.config.reachability=probe": true,
+		"agent.nodeSelector.kubernetes\\.io/os=linux": true, "agent.config.reachability=none": false,
+		"agent.nodeSelector.pool=a":                                false,
+		"agent.nodeSelector.pool=a,agent.config.reachability=none": false} {
+		manifests := template(t, set)
+		none := strings.Contains(manifests, "\n    reachability: none\n")
+		shared := strings.Contains(manifests, "mountPath: /run/netns, mountPropagation: Bidirectional}")
+		if none == probes || shared != probes {
+			t.Errorf("--set=%s: none %t, shared mount %t, want agents that probe: %t", set, none, shared, probes)
+		}
+	}
+}
+
 // Rendered objects decode strictly as their Kubernetes types, whichever values are set.
 func TestObjects(t *testing.T) {
 	for name, sets := range map[string][]string{

@@ -34,7 +34,7 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Whether agents probe each other: not where some nodes have none, which would be reported as not reached. */}}
 {{- define "fairlead.reachability" -}}
 {{- $some := omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os" -}}
-{{ lower ((.Values.agent.config | default dict).reachability | default (ternary "none" "probe" (not (empty $some)))) }}
+{{ (.Values.agent.config | default dict).reachability | default (ternary "none" "probe" (not (empty $some))) }}
 {{- end -}}
 
 {{/* The controller's config file. */}}
