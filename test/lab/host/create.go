@@ -11,8 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/uuid"
-
-	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
 // Bind mounts the directory Source of the machine at Target on the host.
@@ -57,7 +55,7 @@ func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 	}
 	made, tid, release := make(chan error), make(chan int, 1), make(chan struct{})
 	go func() {
-		made <- link.OnThread(func() error {
+		made <- onThrowaway(func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
 				return fmt.Errorf("new namespaces: %w", err)
 			}

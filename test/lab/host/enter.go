@@ -10,8 +10,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
 // Host is one host. The zero value is no host; At and Create return one.
@@ -51,7 +49,7 @@ func (h Host) pin(file string) string { return filepath.Join(h.Dir, "ns", file) 
 // Do runs f on a thread in the host's namespaces that terminates afterwards. What f opens or starts from its own
 // goroutine belongs to the host: files, sockets, processes.
 func (h Host) Do(f func() error) error {
-	return link.OnThread(func() error {
+	return onThrowaway(func() error {
 		if err := h.enter(); err != nil {
 			return err
 		}
@@ -136,4 +134,21 @@ func enterNet(netns string) error {
 		return fmt.Errorf("entering network namespace %s: %w", netns, err)
 	}
 	return nil
+}
+
+// onThrowaway runs f on a locked thread that terminates with it, so f may change the thread's namespaces. The main
+// thread cannot be used: Go parks it instead of terminating it, and /proc/self shows its namespaces as the process's.
+// If the goroutine happens to be on it, it stays there while another goroutine runs f elsewhere.
+func onThrowaway(f func() error) error {
+	errc := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			errc <- onThrowaway(f)
+			return
+		}
+		errc <- f()
+	}()
+	return <-errc
 }
