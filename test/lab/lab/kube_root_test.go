@@ -214,9 +214,9 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 		if err := p.Pause(part); err != nil {
 			t.Fatal(err)
 		}
-		// etcd's kernel still accepts connections.
-		if part != controlplane.Etcd && problem(t, l, part) == "" {
-			t.Errorf("%s serves while it hangs", part)
+		// etcd's kernel still accepts connections. Others stop some time after the signal.
+		if part != controlplane.Etcd {
+			eventually(t, string(part)+" does not serve while it hangs", func() bool { return problem(t, l, part) != "" })
 		}
 		if err := p.Resume(part); err != nil {
 			t.Fatal(err)
