@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -27,12 +28,10 @@ type Switch struct {
 	// stale: what the switch has is not known.
 	stale atomic.Bool
 
-	syncing sync.Mutex // held during a Sync; guards have
-	have    confirmed
-	units   units
-	// policies are the Units of policies, packets those that their verdicts had taken when they were listed last.
-	policies units
-	packets  map[Key]uint64
+	syncing         sync.Mutex // held during a Sync; guards have
+	have            confirmed
+	units, policies units // of Services, and of policies
+	heed            func(f *Flow, packets uint64, idle time.Duration)
 	// digest is that of what the switch had when it was read last, if nothing was sent since.
 	digest  *seen.Digest
 	renewal renewal
@@ -72,6 +71,13 @@ func (s *Switch) Done() <-chan struct{} { return s.conn.Done() }
 
 // Close ends the connection. The flows stay.
 func (s *Switch) Close() { s.conn.Close() }
+
+// Recent is for how long a flow of a peer is handed to [Switch.Heed] after its last packet.
+const Recent = 20 * time.Second
+
+// Heed has f called, as flows are listed, for those of verdicts, with how many packets each has taken, and for those of
+// peers that took one of late, with how long ago. It precedes any Sync.
+func (s *Switch) Heed(f func(f *Flow, packets uint64, idle time.Duration)) { s.heed = f }
 
 // Resync makes the next Sync list the switch's flows again, so that it finds
 // what others have added, changed or deleted.
@@ -160,18 +166,18 @@ func (s *Switch) learn(ctx context.Context) error {
 // wanted: until then it is no part of the list.
 func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Listed)) (*seen.Digest, error) {
 	digest, none := cmp.Or(s.digest, new(seen.Digest)).Anew(), s.units.none()
-	s.packets = map[Key]uint64{}
 	var l listed
 	if err := s.eachFlow(ctx, func(f nx.ListedFlow) {
 		wanted := f.Table() != TableAffinity || none
 		if wanted {
 			f.AddTo(digest)
 		}
-		if wanted = wanted && flow != nil; wanted || KindOf(f.Cookie()) == KindVerdict {
+		idle, heeded := s.heeds(f)
+		if wanted = wanted && flow != nil; wanted || heeded {
 			l = readFlow(f)
 		}
-		if KindOf(f.Cookie()) == KindVerdict && !l.unsupported {
-			s.packets[l.flow.Key()] = f.Packets()
+		if heeded && !l.unsupported {
+			s.heed(&l.flow, f.Packets(), idle)
 		}
 		if wanted {
 			flow(&l)
@@ -189,6 +195,15 @@ func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Lis
 		return nil, fmt.Errorf("listing groups: %w", err)
 	}
 	return digest, nil
+}
+
+// heeds reports whether what packets have done to a flow is of interest, and for how long it has taken none.
+func (s *Switch) heeds(f nx.ListedFlow) (idle time.Duration, heeds bool) {
+	kind := KindOf(f.Cookie())
+	if kind == KindPeer {
+		idle, heeds = f.Idle()
+	}
+	return idle, s.heed != nil && (kind == KindVerdict || heeds && idle <= Recent)
 }
 
 // configure has flows see the protocol, ports and types of a first fragment.

@@ -350,6 +350,48 @@ func twoPods() tables.View {
 	return v
 }
 
+// Each list says which flows of other nodes have taken packets of late, though nothing has changed.
+func TestHeed(t *testing.T) {
+	o := flowtest.Node(t)
+	sw := flowtest.Dial(t, o, openflow.Dial)
+	type took struct {
+		packets uint64
+		idle    time.Duration
+	}
+	sent, received := map[netip.Prefix]took{}, map[netip.Prefix]took{}
+	sw.Heed(func(f *openflow.Flow, packets uint64, idle time.Duration) {
+		switch {
+		case f.Kind != openflow.KindPeer:
+			t.Errorf("%s", f)
+		case f.Match.Src.IsValid():
+			received[f.Match.Src] = took{packets, idle}
+		case f.Match.Source == openflow.FromPod:
+			sent[f.Match.Dst] = took{packets, idle}
+		}
+	})
+	pipeline := tables.Pipeline(twoPods())
+	flowtest.Sync(t, sw, pipeline)
+	there := netip.MustParsePrefix("10.10.1.0/24")
+	packet := "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x0800)," +
+		"ipv4(src=10.10.0.3,dst=10.10.1.9,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst=2000)"
+	began, deadline := time.Now(), time.Now().Add(2*time.Minute)
+	for time.Since(began) < 4*time.Second || sent[there].idle+2*time.Second > received[there].idle {
+		o.Appctl("netdev-dummy/receive", "pod-a", packet)
+		time.Sleep(200 * time.Millisecond)
+		sw.Resync()
+		flowtest.Sync(t, sw, pipeline)
+		if time.Now().After(deadline) {
+			t.Fatalf("sent %v, received %v", sent, received)
+		}
+	}
+	if got := sent[there]; got.packets == 0 || received[there].packets > 0 || received[there].idle > time.Since(began) {
+		t.Errorf("sent %v, received %v", sent, received)
+	}
+	if other := sent[netip.MustParsePrefix("10.10.2.0/24")]; other.packets > 0 {
+		t.Errorf("to a node that was sent nothing %d packets went", other.packets)
+	}
+}
+
 // A flow that one Unit has no more and another has now stays, whichever of both comes first.
 func TestFlowMovesToAnotherUnit(t *testing.T) {
 	o := flowtest.Node(t)

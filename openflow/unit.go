@@ -179,16 +179,6 @@ func (u *units) asWanted(id uint32) bool {
 	return !dirty && !differs && (u.sent || u.listed != nil)
 }
 
-// Packets returns how many packets the flows of verdicts had taken when they were listed, if they were since it was
-// called last.
-func (s *Switch) Packets() map[Key]uint64 {
-	s.syncing.Lock()
-	defer s.syncing.Unlock()
-	out := s.packets
-	s.packets = nil
-	return out
-}
-
 // SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
 // Sync or SyncUnits has the switch do it. The caller must not change them afterwards.
 func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {

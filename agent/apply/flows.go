@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -60,7 +61,15 @@ type Flows struct {
 	leftover leftover
 	numbers  portNumbers // what the confirmed flows took from OVSDB
 	policies enforced
-	denied   deniedLog
+	heeded
+}
+
+// heeded is what the flows have done: by the last list of them, and what they deny by the switch's word.
+type heeded struct {
+	denied     deniedLog
+	verdicts   map[openflow.Key]uint64 // packets
+	traffic    traffic
+	unanswered []netip.Prefix
 }
 
 // enforced is what Flows knows of policies.
@@ -84,6 +93,7 @@ type enforced struct {
 func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
 	log logr.Logger) *Flows {
 	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
+	f.traffic = newTraffic()
 	found := signal.New()
 	f.policies.tightened = newSurvey(found)
 	f.leftover = leftover{gone: map[openflow.Translation]time.Time{}, unseen: newSurvey(found)}
@@ -132,6 +142,10 @@ func (f *Flows) Stop() {
 
 // Current are the flows that the switch confirmed last. They must not be changed.
 func (f *Flows) Current() []openflow.Flow { return f.flows }
+
+// Unanswered are the podCIDRs of other nodes to which packets go by the tunnel, while none came from there for some
+// seconds, when the flows were listed last.
+func (f *Flows) Unanswered() []netip.Prefix { return f.unanswered }
 
 // Doubts implements Watcher: an ovs-vswitchd that is to be connected to may have recreated every device.
 func (f *Flows) Doubts(ovsdb.Observed) bool { return f.sw == nil }
@@ -191,10 +205,23 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 	case err != nil:
 		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd does not answer: %w", err)}
 	}
+	sw.Heed(f.heed)
 	if version, _ := vswitchd.Version(ctx, f.runDir); f.datapath == api.DatapathNetdev && renewal.Needed(version) {
 		sw.RenewWith(renewal.Flows)
 	}
 	return sw, nil
+}
+
+// heed takes in what a flow of a verdict or of a peer has done.
+func (f *Flows) heed(flow *openflow.Flow, packets uint64, idle time.Duration) {
+	switch {
+	case flow.Kind == openflow.KindPeer:
+		f.traffic.flow(flow, idle)
+	case f.verdicts == nil:
+		f.verdicts = map[openflow.Key]uint64{flow.Key(): packets}
+	default:
+		f.verdicts[flow.Key()] = packets
+	}
 }
 
 // sync has the switch confirm what is wanted. In a round that verifies it first lists the switch's flows and puts back
@@ -223,6 +250,9 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	}
 	f.servicesSynced(ctx)
 	f.enforced()
+	if fresh || r.Verify { // the flows were listed
+		f.unanswered, f.traffic = f.traffic.unanswered(), newTraffic()
+	}
 	f.cut(ctx)
 	if f.told() != told {
 		debug.FreeOSMemory() // much of what it took to read the cluster and the switch is garbage

@@ -100,11 +100,11 @@ func (f *Flows) enforced() {
 		m.Enforced.Observe(time.Since(f.policies.since).Seconds())
 		f.policies.since = time.Time{}
 	}
-	packets := f.sw.Packets()
-	if packets == nil {
+	if f.verdicts == nil { // not listed since
 		return
 	}
-	counts := f.policies.rules.Count(packets)
+	counts := f.policies.rules.Count(f.verdicts)
+	f.verdicts = nil
 	for c, n := range counts {
 		m.Count(c.Denies, n, c.Labels()...)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -63,6 +64,8 @@ func (f *fakeSwitch) Connected() bool        { return f.connected }
 func (*fakeSwitch) Lost() <-chan struct{}    { return nil }
 func (f *fakeSwitch) Close()                 { f.connected = false }
 func (*fakeSwitch) Current() []openflow.Flow { return nil }
+
+func (*fakeSwitch) Unanswered() []netip.Prefix { return nil }
 
 // SyncServices implements flowSwitch.
 func (*fakeSwitch) SyncServices(context.Context) (bool, error) { return true, nil }

@@ -12,6 +12,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -96,6 +97,7 @@ type flowSwitch interface {
 	Lost() <-chan struct{}
 	Close()
 	Current() []openflow.Flow
+	Unanswered() []netip.Prefix
 	// SyncServices has the switch follow Services that have changed, and nothing else, or is not done.
 	SyncServices(ctx context.Context) (done bool, err error)
 	// SyncPolicies does so with what policies depend on.

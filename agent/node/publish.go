@@ -48,7 +48,8 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 		s.PodMTU = r.Want.PodMTU
 		pods := api.OfPods(r.Want.OVSDB.Pods)
 		s.Computed = status.Computed{Peers: r.Want.Peers, Transport: transport, Flows: n.steps.flows.Current(),
-			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(pods)}
+			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(pods),
+			Unanswered: n.steps.flows.Unanswered()}
 		s.NoTunnel = desired.NoTunnel(transport, r.Want.Peers, r.Observed)
 		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, pods))
 		s.Degraded = errors.Join(r.peers, s.NoTunnel, outside, n.degraded(), r.snapshot.Trouble)

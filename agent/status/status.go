@@ -47,6 +47,8 @@ type Computed struct {
 	Overhead  int // of a tunnel, in bytes
 	Flows     []openflow.Flow
 	Pods      int
+	// Unanswered are the podCIDRs of other nodes to which packets went while none came from there, in order.
+	Unanswered []netip.Prefix
 }
 
 // MTUOf is the MTU of a's interface if it is made now, in bytes.

@@ -3,6 +3,7 @@ package nx
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"antrea.io/libOpenflow/openflow15"
 
@@ -16,6 +17,7 @@ const (
 
 	// Statistics of a flow (OpenFlow 1.5.1, 7.2.4.2): a header of four bytes, then fields with a header each.
 	statsClass   = 0x8002
+	statsIdle    = 1
 	statsPackets = 4
 )
 
@@ -54,17 +56,29 @@ func (f ListedFlow) AddTo(d *seen.Digest) { d.Add(f.head[4:], f.Match, f.Instruc
 
 // Packets is how many packets the flow has taken; 0 if its statistics do not say.
 func (f ListedFlow) Packets() uint64 {
+	n, _ := f.statistic(statsPackets)
+	return n
+}
+
+// Idle is for how long the flow has taken none, or been there, in whole seconds; false if its statistics do not say.
+func (f ListedFlow) Idle() (idle time.Duration, said bool) {
+	n, said := f.statistic(statsIdle)
+	return time.Duration(n>>32) * time.Second, said // nanoseconds follow, which Open vSwitch has as 0
+}
+
+// statistic is one of 8 bytes.
+func (f ListedFlow) statistic(field byte) (value uint64, said bool) {
 	for rest := f.stats[min(4, len(f.stats)):]; len(rest) >= 4; {
 		n := 4 + int(rest[3])
 		if n > len(rest) {
-			return 0
+			return 0, false
 		}
-		if binary.BigEndian.Uint16(rest) == statsClass && rest[2]>>1 == statsPackets && n == 12 {
-			return binary.BigEndian.Uint64(rest[4:])
+		if binary.BigEndian.Uint16(rest) == statsClass && rest[2]>>1 == field && n == 12 {
+			return binary.BigEndian.Uint64(rest[4:]), true
 		}
 		rest = rest[n:]
 	}
-	return 0
+	return 0, false
 }
 
 // ReadFlows cuts one part of the list into flows.
