@@ -73,7 +73,8 @@ func checkCommands(conn *connection, node *localNode) (subs []*cobra.Command) {
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
 		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes",
-		checks.CheckReach:    "Shows which nodes' pods do not reach each other, as agents found by probing"}
+		checks.CheckReach:    "Shows which nodes' pods do not reach each other, as agents found by probing",
+		checks.CheckVLANs:    "Checks whether bridged pods reach the gateways of their VLANs"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,

@@ -32,6 +32,7 @@ const (
 	CheckFirewall = "firewall"
 	CheckMTU      = "mtu"
 	CheckReach    = "reach"
+	CheckVLANs    = "vlans"
 )
 
 // Checks are all, in the order in which they are reported.
@@ -43,7 +44,7 @@ func ofCluster() []string {
 
 // OfNode are the checks that examine this node.
 func OfNode() []string {
-	return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckFirewall, CheckMTU, CheckReach}
+	return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckFirewall, CheckMTU, CheckReach, CheckVLANs}
 }
 
 // key identifies a finding in two passes.

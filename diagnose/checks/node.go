@@ -43,6 +43,8 @@ func (n *NodeProbe) examine(ctx context.Context, c string, secondLook time.Durat
 		return n.mtu(ctx)
 	case CheckReach:
 		found, err = n.reach(ctx)
+	case CheckVLANs:
+		return n.vlans(ctx)
 	}
 	return found, nil, err
 }

@@ -27,36 +27,81 @@ func Check(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range gateways {
-		if err := ask(link, ip); err != nil {
-			return err
-		}
+	_, err = askAny(ctx, link, gateways)
+	if err == nil || ctx.Err() == nil {
+		return err
 	}
 	var text []string
 	for _, ip := range gateways {
 		text = append(text, ip.String())
 	}
+	return fmt.Errorf("timed out waiting for an answer from the default gateway %s", strings.Join(text, " or "))
+}
+
+// Neighbour has those of an interface's neighbours asked, as Check does, that wanted wants, and returns how many these
+// are, and one that answers; not valid: none does until ctx ends.
+func Neighbour(ctx context.Context, name string, wanted func(netip.Addr) bool) (a netip.Addr, asked int, err error) {
+	link, err := kernel.Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
+	if err != nil {
+		return a, 0, fmt.Errorf("looking up interface %s: %w", name, err)
+	}
+	known, err := neighbours(link)
+	if err != nil {
+		return a, 0, err
+	}
+	var ips []net.IP
+	for _, n := range known {
+		if to, _ := netip.AddrFromSlice(n.IP); n.State&unix.NUD_NOARP == 0 && wanted(to.Unmap()) {
+			ips = append(ips, n.IP)
+		}
+	}
+	if len(ips) == 0 {
+		return a, 0, nil
+	}
+	ip, err := askAny(ctx, link, ips)
+	if ctx.Err() != nil {
+		err = nil
+	}
+	a, _ = netip.AddrFromSlice(ip)
+	return a.Unmap(), len(ips), err
+}
+
+func neighbours(link netlink.Link) ([]netlink.Neigh, error) {
+	known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, 0) })
+	if err != nil {
+		return nil, fmt.Errorf("listing neighbours of %s: %w", link.Attrs().Name, err)
+	}
+	return known, nil
+}
+
+// askAny has the kernel ask neighbours until one answers, or ctx ends.
+func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error) {
+	for _, ip := range ips {
+		if err := ask(link, ip); err != nil {
+			return nil, err
+		}
+	}
 	again := map[string]bool{}
 	for {
-		known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, 0) })
+		known, err := neighbours(link)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, n := range known {
 			switch {
-			case !slices.ContainsFunc(gateways, n.IP.Equal):
+			case !slices.ContainsFunc(ips, n.IP.Equal):
 			case n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0:
-				return nil
+				return n.IP, nil
 			case n.State&unix.NUD_FAILED != 0 && !again[n.IP.String()]:
 				again[n.IP.String()] = true
 				if err := ask(link, n.IP); err != nil {
-					return err
+					return nil, err
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("timed out waiting for an answer from the default gateway %s", strings.Join(text, " or "))
+			return nil, ctx.Err()
 		case <-time.After(look):
 		}
 	}
@@ -129,9 +174,9 @@ func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
 // ask has the kernel ask for a neighbour. Of one that it does not know, it has to be told first.
 func ask(link netlink.Link, ip net.IP) error {
 	n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: ip, State: unix.NUD_PROBE}
-	known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(n.LinkIndex, 0) })
+	known, err := neighbours(link)
 	if err != nil {
-		return fmt.Errorf("listing neighbours: %w", err)
+		return err
 	}
 	for _, k := range known {
 		if k.IP.Equal(ip) && len(k.HardwareAddr) > 0 {
