@@ -99,8 +99,12 @@ func Reaches(sides []reach.Side) []report.Finding {
 	}
 	out := Ways(ways)
 	if len(idle) > 0 {
+		others := ""
+		if len(idle) < len(sides) {
+			others = ", though others are"
+		}
 		out = append(out, report.Finding{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: idle,
-			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor are these from there, though others are: the ends of paths " +
+			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor are these from there" + others + ": the ends of paths " +
 				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)]), Remedies: idleRemedy(why)})
 	}
 	return out

@@ -118,6 +118,15 @@ func TestFaultOfWhichOneEndKnows(t *testing.T) {
 	if len(got) != 1 || got[0].Kind != "not-probed" || got[0].Severity != report.Warning || !slices.Equal(got[0].About, []string{"n2"}) {
 		t.Errorf("n1 hears n0, and n2 does not probe: %+v", got)
 	}
+	if !strings.Contains(got[0].Cause, "though others are") {
+		t.Errorf("n2 alone does not probe: %s", got[0].Cause)
+	}
+	for i := range sides {
+		sides[i].Idle = "it does not probe"
+	}
+	if all := Reaches(sides); len(all) != 1 || strings.Contains(all[0].Cause, "others are") {
+		t.Errorf("no node probes: %+v", all)
+	}
 }
 
 // A path that one end finds broken is told, also where the other knows nothing of it: not that it works, nor why not.
