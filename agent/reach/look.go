@@ -48,6 +48,7 @@ type watch struct {
 	well     time.Time     // since when both directions work
 	vague    time.Time     // since when the cause that was told is not found any more
 	doubted  time.Time     // since when a fault is not told because the evidence is old
+	deaf     time.Time     // until when none of several nodes was heard
 }
 
 // examined is the evidence about a path.
@@ -129,6 +130,9 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	if tunnelled {
 		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
+	if counts.Heard == 0 && counts.Peers > 1 {
+		p.deaf = now
+	}
 	before := p.verdict
 	v := pure.Judge(e)
 	if p.verdict = p.hold(v, e.State, now); brief {
@@ -136,7 +140,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	}
 	if !p.verdict.Broken {
 		p.doubted = time.Time{}
-	} else if !before.Broken && !p.confirmed(now) {
+	} else if !before.Broken && (p.mends(now) || !p.confirmed(now)) {
 		p.verdict = before
 	}
 	if p.verdict.Text == v.Text {
@@ -183,6 +187,12 @@ func (p *peer) confirmed(now time.Time) bool {
 		return true
 	}
 	return false
+}
+
+// mends reports whether this end hears others again since less time than it takes a path to fail. Those that are still
+// silent have no fault of their own: paths mend one after the other.
+func (p *peer) mends(now time.Time) bool {
+	return p.verdict.Cause == pure.CauseNotFound && now.Sub(p.deaf) < p.Silence()
 }
 
 // lacks says why this node cannot send on the path. It is no cause while it is so for less time than it takes a path to

@@ -471,17 +471,20 @@ func TestBlockedEverywhere(t *testing.T) {
 }
 
 // When a fault of both directions is over, no other is told: the first packets that come again say that their senders
-// hear nothing.
+// hear nothing, and of a partner since two minutes nothing was heard yet.
 func TestFaultIsOver(t *testing.T) {
-	for _, n := range []int{3, 12} {
-		w := newWorld(n)
+	for _, c := range []struct {
+		nodes   int
+		minutes float64
+	}{{3, 5}, {12, 5}, {12, 4.9}, {12, 4.85}} {
+		w := newWorld(c.nodes)
 		w.run(time.Minute)
 		w.passes = func(_, _ *simulated, _ bool) bool { return false }
-		w.run(5 * time.Minute)
+		w.run(time.Duration(c.minutes * float64(time.Minute)))
 		w.passes, w.told = always, map[string]int{}
 		w.run(time.Minute)
 		maps.DeleteFunc(w.told, func(what string, _ int) bool { return strings.HasSuffix(what, " blocked") })
-		w.wantNothingTold(t, fmt.Sprintf("%d nodes", n))
+		w.wantNothingTold(t, fmt.Sprintf("%d nodes", c.nodes))
 		for _, s := range w.nodes {
 			if len(s.report.Findings) > 0 {
 				t.Errorf("%s still reports %+v", s.NodeName, s.report.Findings)
