@@ -116,6 +116,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
 	e.Long = p.Silent(now) >= pure.Grace*t.Interval
+	e.Runs = p.word.Runs(&p.Link, now)
 	e.Tap = p.looked.seen
 	if e.Tap.Unheld != "" && t.hears(wayOf(t.Board.Load(), to).to.Is4(), now) {
 		e.Tap.Unheld = "" // something translates it on the way, for all

@@ -35,6 +35,8 @@ type world struct {
 	passes, pings func(from, to *simulated, full bool) bool
 	// drops is what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
+	// loses says whether a family passes nothing; nil: none.
+	loses func(ipv4 bool) bool
 	// place is where packets end that do not pass; nil: between the nodes.
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
@@ -164,6 +166,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 	switch {
 	case err != nil:
 		return 0, err
+	case w.loses != nil && w.loses(c.ipv4):
 	case !w.passes(c.from, c.to, p.Full):
 	case c.to.idle:
 	case c.to.dead:
@@ -193,6 +196,9 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
 		if s.world.drops != nil {
 			out[i].DropsIn, out[i].DropsOut = s.world.drops(s, to)
+		}
+		if s.world.loses != nil && s.world.loses(p.addr.Is4()) {
+			continue
 		}
 		if s.world.passes(s, to, false) && s.world.passes(to, s, false) {
 			out[i].EndEcho, out[i].GatewayEcho = pure.Answered, pure.NotAsked

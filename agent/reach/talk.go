@@ -20,6 +20,8 @@ const (
 	mostSent = 10
 	// mostFailing is how many nodes are asked because they are not reached.
 	mostFailing = 8
+	// mostBeside is how many nodes are asked because they are beside one of which nothing comes.
+	mostBeside = 4
 )
 
 // Lengths of headers, in bytes.
@@ -45,6 +47,8 @@ func (p path) family() string {
 type peer struct {
 	pure.Link
 	conn socket // nil before the first packet
+	word pure.Word
+	asks uint64 // about which node, as its last packet says
 	watch
 	looked
 }
@@ -194,7 +198,37 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.requests(now)), asking
+	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.requests(now), t.beside(now)), asking
+}
+
+// names are those of all nodes that may have an agent, with this one.
+func (t *talk) names() []string {
+	names := append(make([]string, 0, len(t.nodes)+1), t.NodeName)
+	for _, p := range t.nodes {
+		if p.NoAgent == "" {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// beside are nodes that hear those of which nothing comes, if these run. Of a neighbour other neighbours know, of a
+// partner, or a node that is asked by request, perhaps none that is asked.
+func (t *talk) beside(now time.Time) (out []string) {
+	var silent []string
+	for p, known := range t.peers {
+		near := slices.Contains(t.wanted[:min(pure.Neighbours, len(t.wanted))], p.node)
+		if known.Asked && !near && known.Missing(now) && known.Silent(now) < pure.Grace*t.Interval {
+			silent = append(silent, p.node)
+		}
+	}
+	slices.Sort(silent)
+	for _, node := range slices.Compact(silent) {
+		if len(out) < mostBeside {
+			out = append(out, pure.Beside(node, t.names())...)
+		}
+	}
+	return out
 }
 
 // peer is the node of that name; the zero value if there is none.
@@ -219,17 +253,12 @@ func (t *talk) follow(now time.Time) {
 	if same && epoch.Equal(t.epoch) {
 		return
 	}
-	names := append(make([]string, 0, len(nodes)+1), t.NodeName)
-	for _, p := range nodes {
-		if p.NoAgent == "" {
-			names = append(names, p.Name)
-		}
-	}
-	t.wanted, t.epoch = pure.Peers(t.NodeName, names, now), epoch
+	t.nodes = nodes
+	t.wanted, t.epoch = pure.Peers(t.NodeName, t.names(), now), epoch
 	if same && t.ends != nil {
 		return
 	}
-	t.nodes, t.ends = nodes, make(map[netip.Addr]string, len(nodes))
+	t.ends = make(map[netip.Addr]string, len(nodes))
 	for _, p := range nodes {
 		for _, a := range endsOf(p) {
 			t.ends[a] = p.Name
@@ -286,7 +315,51 @@ func (t *talk) receive(h heard) {
 	if t.peers[p] == nil { // it is sent to from the next look on
 		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
 	}
-	t.peers[p].Receive(h.packet, h.at)
+	if t.peers[p].Receive(h.packet, h.at) {
+		t.peers[p].asks = h.packet.About
+		t.hearOf(p, h)
+	}
+}
+
+// hearOf takes in what a packet says of nodes of which nothing comes: of the one that it is about, and, as it is here,
+// of its sender, whose other family may be silent.
+func (t *talk) hearOf(from path, h heard) {
+	for q, silent := range t.peers {
+		switch {
+		case q.node == from.node && q != from && !h.packet.Leaving:
+			silent.word.Heard(&silent.Link, "this node, by "+from.family()+",", h.at)
+		case h.packet.Other.Node != 0 && h.packet.Other.Node == pure.NameHash(q.node):
+			silent.word.Heard(&silent.Link, "node "+from.node, h.at.Add(-h.packet.Other.Age))
+		}
+	}
+}
+
+// question is the node that the next packet of a path asks about: one of which nothing comes, each in turn; 0: none.
+func (t *talk) question(to path, now time.Time) uint64 {
+	var silent []uint64
+	for _, q := range t.queue {
+		if q.node == to.node || !t.peers[q].Missing(now) {
+			continue
+		}
+		if hash := pure.NameHash(q.node); !slices.Contains(silent, hash) {
+			silent = append(silent, hash)
+		}
+	}
+	if len(silent) == 0 {
+		return 0
+	}
+	return silent[int(t.peers[to].Sent())%len(silent)]
+}
+
+// answer is what was heard here of the node of that hash, in any family.
+func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
+	for q, known := range t.peers {
+		age, of := known.HeardAgo(now)
+		if about != 0 && of && pure.NameHash(q.node) == about && (o.Node == 0 || age < o.Age) {
+			o = pure.Other{Node: about, Age: age}
+		}
+	}
+	return o
 }
 
 // send sends the next packet of a path, from another port than the last.
@@ -305,6 +378,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 	packet := p.Next(now)
 	packet.From, packet.To = pure.NameHash(t.NodeName), pure.NameHash(to.node)
 	packet.MTU, packet.Leaving = uint16(min(t.mtu, 1<<16-1)), leaving
+	packet.About, packet.Other = t.question(to, now), t.answer(p.asks, now)
 	size := 0
 	if packet.Full {
 		size = t.fullSize(to, p)

@@ -42,11 +42,16 @@ func breakages() []breakage {
 			}
 		}
 	}
+	underlay := func(w *world, broken map[[2]int]bool) {
+		pairs(false, false, between)(w, broken)
+		w.pings = w.passes
+	}
 	return []breakage{
 		{"all paths of a node", node(false), true, 25},
 		{"all paths of a node, and ping", node(true), true, 70},
-		{"a pair, dropped between", pairs(false, false, between), false, 125},
-		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false, 50},
+		{"a pair, dropped between", pairs(false, false, between), false, 35},
+		{"a pair, and ping", underlay, false, 35},
+		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false, 35},
 		{"one direction", pairs(true, false, between), false, 30},
 		{"full-size packets, one direction", pairs(true, true, between), false, 45},
 	}
@@ -181,7 +186,7 @@ func logTold(t *testing.T, what string, dual bool, times []time.Duration) {
 // BenchmarkTimeUntilToldOfOthers is the same for pairs of which neither end asks the other when they break: they are
 // partners once in 60 epochs of 20 seconds, so 20 minutes later at the latest.
 func BenchmarkTimeUntilToldOfOthers(b *testing.B) {
-	oneDirection := breakages()[4]
+	oneDirection := breakages()[5]
 	for _, dual := range []bool{false, true} {
 		name := map[bool]string{false: "single", true: "dual"}[dual]
 		b.Run(name, func(b *testing.B) {

@@ -18,6 +18,8 @@ const (
 	// lossy is how many gaps the small packets of the window must have for a path to be lossy, which it is until there is
 	// none. Packets in a row that are missing are one gap: an outage that is over.
 	lossy = 3
+	// late is after how many intervals a packet is missing.
+	late = 2
 	// pause is how many intervals without a packet of its own make an end begin to observe again.
 	pause = 3
 	// leaving is for how many intervals an agent that has said that it stops may be away.
@@ -116,10 +118,10 @@ func (l *Link) Sent() uint32 { return l.seq }
 // Pace is how often packets are sent: that end whose are fewer.
 func (l *Link) Pace() time.Duration { return max(l.pace(), l.Interval) }
 
-// Receive takes in a packet of the peer.
-func (l *Link) Receive(p Packet, now time.Time) {
+// Receive takes in a packet of the peer; false: it may be old, and is dropped.
+func (l *Link) Receive(p Packet, now time.Time) bool {
 	if l.seq > 0 && l.paused(now) {
-		return // the kernel has kept it meanwhile
+		return false // the kernel has kept it meanwhile
 	}
 	switch ahead := p.Seq - l.highest; {
 	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
@@ -134,6 +136,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	}
 	l.heard, l.last = now, p
 	l.weigh()
+	return true
 }
 
 // weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
@@ -187,13 +190,23 @@ func (l *Link) Silent(now time.Time) time.Duration {
 }
 
 // Late reports whether packets of a peer that was heard are missing.
-func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(now) > 2*l.pace() }
+func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(now) > late*l.pace() }
+
+// Missing reports whether packets of the peer are missing, or none has come yet, while it is not known to be away.
+func (l *Link) Missing(now time.Time) bool {
+	return l.Silent(now) > late*l.pace() && !l.State(now).Away
+}
+
+// HeardAgo is how long ago the peer was heard; false: not of late, or it has said that it stops.
+func (l *Link) HeardAgo(now time.Time) (time.Duration, bool) {
+	return age(l.heard, now), l.hearsPeer(now)
+}
 
 // Undecided reports whether packets of the peer, or of full size, are missing, or none has come yet, for less time than
 // shows a fault, while it is not known to be away.
 func (l *Link) Undecided(now time.Time) bool {
 	s := l.State(now)
-	return (l.missed || l.Silent(now) > 2*l.pace()) && !s.Away && !s.Doubtful()
+	return (l.missed || l.Silent(now) > late*l.pace()) && !s.Away && !s.Doubtful()
 }
 
 // State is what is known at now.

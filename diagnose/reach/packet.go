@@ -47,6 +47,16 @@ type Packet struct {
 	// asks: if each end went on because the other does, whoever met once would never part.
 	Asks  bool
 	Heard Heard
+	// About is a node, by NameHash, of which the sender hears nothing: does the receiver? 0: none. Other answers what the
+	// receiver has asked.
+	About uint64
+	Other Other
+}
+
+// Other is what the sender of a packet has heard of a third node: when that was, of late. The zero value is nothing.
+type Other struct {
+	Node uint64
+	Age  time.Duration
 }
 
 // Heard is what the sender of a packet has heard of the end that it goes to.
@@ -83,6 +93,9 @@ func (p Packet) Append(b []byte, size int) []byte {
 	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Interval} {
 		b = binary.BigEndian.AppendUint32(b, millis(d))
 	}
+	b = binary.BigEndian.AppendUint64(b, p.About)
+	b = binary.BigEndian.AppendUint64(b, p.Other.Node)
+	b = binary.BigEndian.AppendUint32(b, millis(p.Other.Age))
 	return append(b, make([]byte, max(size, Size)-(len(b)-start))...)
 }
 
@@ -113,8 +126,9 @@ func Parse(b []byte) (Packet, error) {
 		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
 		Interval: fromMillis(be.Uint32(b[36:])),
 		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])),
-			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0}}
-	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Heard.Lost > window {
+			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0},
+		About: be.Uint64(b[40:]), Other: Other{Node: be.Uint64(b[48:]), Age: fromMillis(be.Uint32(b[56:]))}}
+	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Heard.Lost > window || p.Other.Age < 0 {
 		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
 	}
 	return p, nil

@@ -10,7 +10,8 @@ import (
 func samplePacket() Packet {
 	return Packet{From: NameHash("a"), To: NameHash("b"), Seq: 7, Uptime: time.Minute, Interval: 2 * time.Second,
 		MTU: 1450, Full: true, Leaving: true, Asks: true,
-		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true}}
+		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true},
+		About: NameHash("c"), Other: Other{NameHash("d"), 700 * time.Millisecond}}
 }
 
 func TestPacket(t *testing.T) {
@@ -27,6 +28,12 @@ func TestPacket(t *testing.T) {
 		if p, err := Parse(b); err == nil {
 			t.Errorf("%s is taken for %+v", what, p)
 		}
+	}
+	for i := range 20 { // an agent that neither asks nor answers
+		good[40+i] = 0
+	}
+	if p, err := Parse(good); err != nil || p.About != 0 || p.Other != (Other{}) {
+		t.Errorf("no question and no answer are taken for %+v, %v", p, err)
 	}
 	if p, err := Parse(good[:Size-1]); err == nil {
 		t.Errorf("what is too short is taken for %+v", p)

@@ -6,8 +6,11 @@ import (
 	"time"
 )
 
-// near is how many neighbours a node has on each side of the ring.
+// near is how many neighbours a node has on each side of the ring. Two that are neighbours have others in common.
 const near = 4
+
+// Neighbours is how many a node has on the ring at most: the first of its Peers.
+const Neighbours = 2 * near
 
 // Epoch is how long a partner stays one.
 const Epoch = 20 * time.Second
@@ -16,24 +19,14 @@ const Epoch = 20 * time.Second
 // one partner, another in each epoch, which takes as many epochs as there are nodes to be every other node once. With
 // the same nodes and clock, self is among the peers of each. nodes has self, in any order.
 func Peers(self string, nodes []string, now time.Time) []string {
-	type place struct {
-		hash uint64
-		name string
-	}
-	places := make([]place, 0, len(nodes))
-	for _, n := range nodes {
-		places = append(places, place{NameHash(n), n})
-	}
-	slices.SortFunc(places, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.name, b.name))
-	})
-	n, here := len(places), slices.IndexFunc(places, func(p place) bool { return p.name == self })
+	names := ring(nodes)
+	n, here := len(names), slices.Index(names, self)
 	if here < 0 {
 		return nil
 	}
 	var out []string
 	add := func(i int) {
-		if name := places[(i%n+n)%n].name; name != self && !slices.Contains(out, name) {
+		if name := names[(i%n+n)%n]; name != self && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -49,4 +42,34 @@ func Peers(self string, nodes []string, now time.Time) []string {
 	}
 	add(int(now.Unix()/int64(Epoch/time.Second)%int64(n)) - here)
 	return out
+}
+
+// Beside are the two nodes beside another on the ring, which send to it and hear it.
+func Beside(node string, nodes []string) []string {
+	names := ring(nodes)
+	n, here := len(names), slices.Index(names, node)
+	if here < 0 {
+		return nil
+	}
+	return []string{names[(here+n-1)%n], names[(here+1)%n]}
+}
+
+// ring are the names in the order of their hashes.
+func ring(nodes []string) []string {
+	type place struct {
+		hash uint64
+		name string
+	}
+	places := make([]place, 0, len(nodes))
+	for _, n := range nodes {
+		places = append(places, place{NameHash(n), n})
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.name, b.name))
+	})
+	names := make([]string, 0, len(nodes))
+	for _, p := range places {
+		names = append(names, p.name)
+	}
+	return names
 }

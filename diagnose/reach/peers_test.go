@@ -70,6 +70,30 @@ func TestPeersAreStable(t *testing.T) {
 	}
 }
 
+// Who is beside a node asks it, and of two neighbours one asks others that ask the other, so that they know of it.
+func TestBeside(t *testing.T) {
+	for _, n := range []int{11, 12, 50} {
+		nodes, now := names(n), time.Unix(1e9, 0)
+		for _, node := range nodes {
+			of := Peers(node, nodes, now)
+			for _, p := range Beside(node, nodes) {
+				if !slices.Contains(of[:Neighbours], p) {
+					t.Errorf("%d nodes: %s is beside %s, which asks %v", n, p, node, of)
+				}
+			}
+			for _, near := range of[:Neighbours] {
+				theirs := Peers(near, nodes, now)
+				if !slices.ContainsFunc(of, func(p string) bool { return slices.Contains(theirs, p) }) {
+					t.Errorf("%d nodes: %s and %s have no neighbour in common", n, node, near)
+				}
+			}
+		}
+	}
+	if got := Beside("unknown", names(3)); got != nil {
+		t.Errorf("beside a node that is not there: %v", got)
+	}
+}
+
 func BenchmarkPeers(b *testing.B) {
 	nodes := names(5000)
 	for b.Loop() {

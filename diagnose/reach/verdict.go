@@ -31,6 +31,8 @@ type Evidence struct {
 	// Lasting: nothing was heard for so long that a node which is down is known to be: the API server says so.
 	// Long: nothing was heard for as long as a node has to start its agent, which may have been down unseen.
 	Settled, Quiet, Lasting, Long bool
+	// Runs names who hears the peer now: its agent runs, and nothing is waited for (Word). Empty: nobody, as far as known.
+	Runs string
 	// Tunnel is what carries the path's packets, "udp port 6081"; empty: they are routed.
 	Tunnel string
 	// NoTunnel is why the tunnel of this node cannot work; empty: nothing is known against it.
@@ -68,9 +70,9 @@ type Counts struct {
 
 // Grace is for how many intervals a node's own address must have answered until its agent should run. Where nothing
 // shows that the agent runs, a path must be silent for as long until it is told: a node may restart faster than it is
-// seen to be down. Quiet is after how many a silent path is told on which packets arrive: Open vSwitch that restarts is
-// silent, too. Lasting is after how many a node is told of which nothing at all is heard: one that is down is not ready
-// by then.
+// seen to be down. Quiet is after how many a silent path is told on which packets arrive, or whose peer others hear:
+// Open vSwitch that restarts is silent, too. Lasting is after how many a node is told of which nothing at all is heard
+// by any: one that is down is not ready by then.
 const Grace, Quiet, Lasting = 60, 15, 30
 
 // Cause is why a path does not work.
@@ -174,19 +176,23 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
-	case e.Echo == NotHeard && (e.NotReady || !e.Lasting):
+	case e.Echo == NotHeard && e.mayBeDown():
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
 	case e.Echo == NotHeard && e.cutOff():
 		v.Cause, v.Broken = CauseAlone, true
 		v.Text = fmt.Sprintf("this node reaches none of the %d other nodes that it asks, neither their pods nor their own "+
 			"addresses: it is cut off, by itself or by the underlay next to it", e.Peers)
+	case e.Echo == NotHeard && e.Runs != "":
+		v.Cause, v.Broken = CauseUnderlay, true
+		v.Text = fmt.Sprintf("node %s answers nothing at all here, neither its pods nor its own address, though %s hears it: the underlay "+
+			"between the two nodes passes neither pods' packets nor ping, in one direction or both", e.Node, e.Runs)
 	case e.Echo == NotHeard:
 		v.Cause, v.Broken = CauseUnderlay, true
 		v.Text = fmt.Sprintf("node %s answers nothing at all, neither its pods nor its own address, and its Node is not said to be "+
 			"down: the underlay between the nodes passes neither pods' packets nor ping, in one direction or both, or node %s is cut "+
 			"off, has no route back, or that is not its address", e.Node, e.Node)
-	case e.Echo == CannotAsk && (e.NotReady || !e.Lasting):
+	case e.Echo == CannotAsk && e.mayBeDown():
 		return Verdict{} // it may be down
 	case e.mayStart():
 		return Verdict{}
@@ -204,9 +210,15 @@ func (e Evidence) beyond() string {
 	return "what drops the packets was not found out"
 }
 
+// mayBeDown reports whether a node of which nothing at all is heard may be down, for all that is known.
+func (e Evidence) mayBeDown() bool {
+	return e.NotReady || !e.Lasting && (e.Runs == "" || !e.Quiet)
+}
+
 // mayStart reports whether the other node's agent may not run yet, nor its Open vSwitch have what its end needs.
 func (e Evidence) mayStart() bool {
-	return !e.Settled || !e.Quiet || !e.Long && e.Tap.Arrived == 0
+	runs := e.Runs != "" || e.Settled && (e.Long || e.Tap.Arrived > 0)
+	return !e.Quiet || !runs
 }
 
 // dropped is what drops packets in a direction that fails.
@@ -310,6 +322,9 @@ func (e Evidence) seen() (out []string) {
 		out = append(out, fmt.Sprintf("node %s was heard before", e.Node))
 	case s.To == Fails:
 		out = append(out, fmt.Sprintf("node %s is heard, and says that it does not hear this one", e.Node))
+	}
+	if s.From == Fails && e.Runs != "" {
+		out = append(out, fmt.Sprintf("the agent of node %s runs: %s hears it", e.Node, e.Runs))
 	}
 	if e.Echo != NotAsked {
 		out = append(out, fmt.Sprintf("ping of its node's address: %s", e.Echo))

@@ -1,0 +1,124 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+// bothStacks runs a test in worlds of one family, and of two.
+func bothStacks(t *testing.T, test func(t *testing.T, newWorld func(n int) *world)) {
+	t.Run("single-stack", func(t *testing.T) { test(t, newWorld) })
+	t.Run("dual-stack", func(t *testing.T) {
+		test(t, func(n int) *world {
+			w := newWorld(n)
+			w.dual()
+			return w
+		})
+	})
+}
+
+// pairOf breaks what is between two nodes, and nothing else.
+func (w *world) pairOf(a, b *simulated) func(from, to *simulated, full bool) bool {
+	return func(from, to *simulated, _ bool) bool { return !(from == a && to == b || from == b && to == a) }
+}
+
+// Of two nodes none knows whether the other restarts: nobody else could say.
+func TestNobodyElseKnows(t *testing.T) {
+	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
+		w := newWorld(2)
+		w.run(time.Minute)
+		w.passes = func(_, _ *simulated, _ bool) bool { return false }
+		w.run(115 * time.Second)
+		w.wantNothingTold(t, "the other of two nodes may restart")
+		w.run(15 * time.Second)
+		if len(w.told) == 0 {
+			t.Error("no agent reports a node that is silent for two minutes")
+		}
+	})
+}
+
+// A partner has other neighbours than this node has: these are asked, as long as it is not decided.
+func TestPartnersNeighboursAreAsked(t *testing.T) {
+	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
+		for _, phase := range []time.Duration{1, 14} { // of the 20 s for which two are partners
+			w := newWorld(24)
+			w.run(time.Minute + phase*time.Second)
+			a := w.nodes[0]
+			b := w.byAddr[endsOf(a.peer(a.wanted[len(a.wanted)-1]))[0]]
+			w.passes = w.pairOf(a, b)
+			w.run(45 * time.Second)
+			if f := a.report.Findings; len(f) == 0 || f[0].Node != b.NodeName || !slices.ContainsFunc(f[0].Seen,
+				func(s string) bool { return strings.HasPrefix(s, "the agent of node "+b.NodeName+" runs: node ") }) {
+				t.Errorf("%s and %s are partners for %d s more: after 45 s %+v", a.NodeName, b.NodeName, 20-phase, f)
+			}
+			w.run(2 * time.Minute)
+			if most := pure.Neighbours + 2; a.report.Asked > most { // neighbours, a partner, and the one that is silent
+				t.Errorf("in the end %d nodes are asked, want at most %d", a.report.Asked, most)
+			}
+		}
+	})
+}
+
+// Where one family fails, the other shows that the agent runs, also where there is no third node.
+func TestOtherFamilyKnows(t *testing.T) {
+	w := newWorld(2)
+	w.dual()
+	w.run(time.Minute)
+	w.passes = always
+	w.loses = func(ipv4 bool) bool { return !ipv4 }
+	w.run(45 * time.Second)
+	for _, s := range w.nodes {
+		if f := s.report.Findings; len(f) != 1 || f[0].Family != "IPv6" || !slices.ContainsFunc(f[0].Seen,
+			func(s string) bool { return strings.Contains(s, "this node, by IPv4, hears it") }) {
+			t.Errorf("%s has found %+v", s.NodeName, f)
+		}
+	}
+}
+
+// A node that restarts has two minutes for its agent, whoever is asked: also where a packet to one end is lost before,
+// so that others have heard it later, and where others hear it again some seconds earlier.
+func TestNodeRestartsWhileOthersAreAsked(t *testing.T) {
+	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
+		for _, n := range []int{3, 12} {
+			for _, lost := range []time.Duration{0, 3, 6, 9, 12, 15} { // seconds
+				w := newWorld(n)
+				w.run(time.Minute + 7*lost*tick)
+				a, x := w.nodes[0], w.nodes[1]
+				w.passes = w.pairOf(a, x)
+				w.run(lost * time.Second)
+				w.passes = func(from, to *simulated, _ bool) bool { return from != x && to != x }
+				x.dead = true
+				w.run((100 - lost) * time.Second)
+				x.restart()
+				w.passes = w.pairOf(a, x)
+				w.run(7 * time.Second)
+				w.passes = always
+				w.run(time.Minute)
+				w.wantNothingTold(t, fmt.Sprintf("of %d nodes one restarts, after %d s without a packet to one", n, lost))
+			}
+		}
+	})
+}
+
+// An agent that stops says so to all, and who has heard it says so no more to others.
+func TestAgentLeavesWhileOthersAreAsked(t *testing.T) {
+	w := newWorld(4)
+	w.run(time.Minute)
+	a, x := w.nodes[0], w.nodes[1]
+	w.passes = w.pairOf(a, x)
+	w.run(4 * time.Second)
+	for _, to := range x.queue {
+		x.send(to, w.now, true)
+	}
+	x.hung = true
+	w.run(time.Minute)
+	w.wantNothingTold(t, "an agent has stopped")
+	if o := w.nodes[2].answer(pure.NameHash(x.NodeName), w.now); o != (pure.Other{}) {
+		t.Errorf("of a node whose agent has stopped %+v is said", o)
+	}
+}

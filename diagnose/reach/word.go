@@ -1,0 +1,41 @@
+package reach
+
+import "time"
+
+// Word is what others say of a peer of which nothing is heard here: they hear it, so its agent runs. An answer that is
+// false, which only another node could give, at most shortens a wait: told is only a path that fails.
+type Word struct {
+	by          string
+	first, last time.Time // when the peer was heard elsewhere, without a break as long as Silence
+}
+
+// Heard takes in that by has heard the peer at a time. What was heard before the silence here proves nothing, nor what
+// was when it began: the peer sends to one end after the other.
+func (w *Word) Heard(l *Link, by string, at time.Time) {
+	if at.Sub(l.since()) <= l.pace() {
+		return
+	}
+	if w.first.Before(l.since()) || at.Sub(w.last) > l.Silence() {
+		w.first = at
+	}
+	if at.After(w.last) {
+		w.by, w.last = by, at
+	}
+}
+
+// Runs names who hears the peer, and has for as long as it takes a path to fail: one whose agent has just started has
+// not sent to all others yet. It is empty where nobody does, or did of late.
+func (w *Word) Runs(l *Link, now time.Time) (by string) {
+	if w.first.Before(l.since()) || w.last.Sub(w.first) < l.Silence() || now.Sub(w.last) > l.Silence() {
+		return ""
+	}
+	return w.by
+}
+
+// since is when the silence began: when the peer was heard last, or this end began to observe.
+func (l *Link) since() time.Time {
+	if l.began.After(l.heard) {
+		return l.began
+	}
+	return l.heard
+}

@@ -1,0 +1,66 @@
+package reach
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// told are when others have heard the peer, in seconds after this end did last, and when that was said.
+type told struct{ heard, said float64 }
+
+// What others say counts once they have heard the peer for as long as it takes a path to fail, and as long as they do.
+func TestWord(t *testing.T) {
+	every := func(first, last float64) (out []told) {
+		for at := first; at <= last; at += 2 {
+			out = append(out, told{at, at + 1})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name  string
+		words []told
+		at    float64
+		runs  bool
+	}{
+		{"no other has heard it", nil, 30, false},
+		{"it is heard all the time", every(4, 29), 30, true},
+		{"not yet for long enough", every(4, 13), 15, false},
+		{"for as long as a path takes to fail", every(4, 14), 15, true},
+		{"its agent has just started", every(100, 109), 110, false},
+		{"and runs for a while", every(100, 111), 112, true},
+		{"it has stopped", every(4, 18), 30, false},
+		{"it was heard when the silence began", []told{{2, 9}, {12, 13}}, 14, false},
+		{"and before", []told{{-1, 5}, {-1, 9}, {12, 13}}, 14, false},
+		{"it was heard before it restarted, and after", slices.Concat(every(4, 8), every(100, 101)), 101, false},
+		{"what is said late is of its time", []told{{4, 5}, {15, 40}}, 41, false},
+	} {
+		l := Link{Interval: 2 * time.Second}
+		began := time.Unix(1e9, 0)
+		l.Next(began)
+		heard := began.Add(time.Second)
+		l.Receive(Packet{Seq: 1, Interval: 2 * time.Second}, heard)
+		after := func(s float64) time.Time { return heard.Add(time.Duration(s * float64(time.Second))) }
+		for s := 2.0; s <= c.at; s += 2 {
+			l.Next(after(s))
+		}
+		var w Word
+		for _, v := range c.words {
+			w.Heard(&l, "node c", after(v.heard))
+		}
+		if by := w.Runs(&l, after(c.at)); (by != "") != c.runs {
+			t.Errorf("%s: heard by %q, want %v", c.name, by, c.runs)
+		}
+		l.Receive(Packet{Seq: 2, Interval: 2 * time.Second}, after(c.at))
+		if by := w.Runs(&l, after(c.at+1)); by != "" {
+			t.Errorf("%s: it is heard here, and %q is asked", c.name, by)
+		}
+		for s := c.at + 3; s < c.at+20; s += 2 {
+			l.Next(after(s))
+			w.Heard(&l, "node c", after(s))
+		}
+		if w.Runs(&l, after(c.at+20)) == "" {
+			t.Errorf("%s: it is silent again, and heard by another all the time", c.name)
+		}
+	}
+}
