@@ -315,10 +315,9 @@ func (t *talk) receive(h heard) {
 	if t.peers[p] == nil { // it is sent to from the next look on
 		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
 	}
-	if t.peers[p].Receive(h.packet, h.at) {
-		t.peers[p].asks = h.packet.About
-		t.hearOf(p, h)
-	}
+	t.peers[p].Receive(h.packet, h.at)
+	t.peers[p].asks = h.packet.About
+	t.hearOf(p, h)
 }
 
 // hearOf takes in what a packet says of nodes of which nothing comes: of the one that it is about, and, as it is here,

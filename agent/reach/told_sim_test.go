@@ -48,12 +48,12 @@ func breakages() []breakage {
 	}
 	return []breakage{
 		{"all paths of a node", node(false), true, 25},
-		{"all paths of a node, and ping", node(true), true, 70},
+		{"all paths of a node, and ping", node(true), true, 67},
 		{"a pair, dropped between", pairs(false, false, between), false, 35},
 		{"a pair, and ping", underlay, false, 35},
 		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false, 35},
 		{"one direction", pairs(true, false, between), false, 30},
-		{"full-size packets, one direction", pairs(true, true, between), false, 45},
+		{"full-size packets, one direction", pairs(true, true, between), false, 42},
 	}
 }
 

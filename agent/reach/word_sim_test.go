@@ -73,6 +73,18 @@ func TestPartnersNeighboursAreAsked(t *testing.T) {
 	})
 }
 
+// Of several silent nodes each is asked about in turn.
+func TestSeveralAreAskedAbout(t *testing.T) {
+	w := newWorld(5)
+	w.run(time.Minute)
+	a := w.nodes[0]
+	w.passes = func(from, to *simulated, _ bool) bool { return from.number+to.number > 3 || from != a && to != a }
+	w.run(45 * time.Second)
+	if f := a.report.Findings; len(f) != 3 {
+		t.Errorf("nothing passes to three of four nodes: after 45 s %+v", f)
+	}
+}
+
 // Where one family fails, the other shows that the agent runs, also where there is no third node.
 func TestOtherFamilyKnows(t *testing.T) {
 	w := newWorld(2)

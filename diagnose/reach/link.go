@@ -118,10 +118,10 @@ func (l *Link) Sent() uint32 { return l.seq }
 // Pace is how often packets are sent: that end whose are fewer.
 func (l *Link) Pace() time.Duration { return max(l.pace(), l.Interval) }
 
-// Receive takes in a packet of the peer; false: it may be old, and is dropped.
-func (l *Link) Receive(p Packet, now time.Time) bool {
+// Receive takes in a packet of the peer.
+func (l *Link) Receive(p Packet, now time.Time) {
 	if l.seq > 0 && l.paused(now) {
-		return false // the kernel has kept it meanwhile
+		return // the kernel has kept it meanwhile
 	}
 	switch ahead := p.Seq - l.highest; {
 	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
@@ -136,7 +136,6 @@ func (l *Link) Receive(p Packet, now time.Time) bool {
 	}
 	l.heard, l.last = now, p
 	l.weigh()
-	return true
 }
 
 // weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
