@@ -148,7 +148,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		p.told = e.State
 	}
 	t.log(to, before, now)
-	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
+	if e.State.Works() { // what was seen is of another time
 		p.watch = watch{verdict: p.verdict, told: p.told, lacking: p.lacking, broken: p.broken, well: p.well}
 		e = pure.Evidence{State: e.State}
 	}
@@ -220,7 +220,7 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 // For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other. What says
 // that a direction fails is not kept where it works, nor that nothing at all is heard where something is.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
-	well := s.From == pure.Works && s.To == pure.Works
+	well := s.Works()
 	wellFor := lasts(&p.well, well, now)
 	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound && !p.told.Mended(s)
 	vagueFor := lasts(&p.vague, vague, now)
@@ -264,7 +264,7 @@ func (t *talk) tell(now time.Time) {
 			r.Findings = append(r.Findings, f)
 		case v.Cause != pure.CauseNone:
 			state = "away"
-		case s.From == pure.Works && s.To == pure.Works:
+		case s.Works():
 			state = "reached"
 		}
 		r.Paths = append(r.Paths, p.path(f, state, t.Config.TunnelType))

@@ -66,9 +66,8 @@ type talk struct {
 	wanted  []string              // whom the names say to ask, in this epoch
 	epoch   time.Time
 	peers   map[path]*peer
-	queue   []path // whom to send to, in this order
+	queue   []path // whom to send to
 	step    time.Duration
-	sent    int       // packets
 	next    time.Time // when the next is due
 	busy    time.Time // since when evidence is being collected; zero: none is
 }
@@ -145,8 +144,7 @@ func (t *talk) sendDue(now time.Time) {
 		t.next = earliest.Add(1)
 	}
 	for ; !t.next.After(now) && len(t.queue) > 0; t.next = t.next.Add(t.step) {
-		t.send(t.queue[t.sent%len(t.queue)], now, false)
-		t.sent++
+		t.send(t.nextPath(), now, false)
 	}
 }
 
@@ -165,14 +163,13 @@ func (t *talk) choose(now time.Time) {
 	slices.SortFunc(t.queue, func(a, b path) int { // families one after the other
 		return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
 	})
-	t.step = max(t.Interval/mostSent, t.Interval/time.Duration(max(1, len(t.queue))))
 	for _, p := range t.queue {
 		if t.peers[p] == nil {
 			t.peers[p] = &peer{}
 		}
-		t.peers[p].Interval = t.step * time.Duration(len(t.queue))
 		t.peers[p].Asked = slices.Contains(asked, p.node)
 	}
+	t.setPaces(now)
 	maps.DeleteFunc(t.peers, func(p path, known *peer) bool {
 		gone := !slices.Contains(t.queue, p)
 		if gone {
@@ -182,7 +179,8 @@ func (t *talk) choose(now time.Time) {
 	})
 }
 
-// whom says which nodes are asked, because the names say so, or did when a path failed, or by request, and which ask.
+// whom says which nodes are asked, because the names say so, or did when a path failed, or no packet is answered, or by
+// request, and which ask.
 func (t *talk) whom(now time.Time) (asked, asking []string) {
 	var failing []string
 	for p, known := range t.peers {
@@ -198,7 +196,8 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.requests(now), t.beside(now)), asking
+	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.suspected(now), t.requests(now),
+		t.beside(now)), asking
 }
 
 // names are those of all nodes that may have an agent, with this one.

@@ -138,7 +138,7 @@ func toldTimes(b breakage, nodes int, dual, asked bool, breaks int, limit time.D
 			w.dual()
 		}
 		for _, s := range w.nodes {
-			s.sent = w.random.IntN(1000)
+			w.random.Shuffle(len(s.queue), func(i, j int) { s.queue[i], s.queue[j] = s.queue[j], s.queue[i] })
 		}
 		w.run(30*time.Second + time.Duration(w.random.IntN(200))*tick)
 		most := 1

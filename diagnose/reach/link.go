@@ -75,6 +75,9 @@ type State struct {
 
 func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy }
 
+// Works reports whether packets of all sizes pass in both directions.
+func (s State) Works() bool { return s.From == Works && s.To == Works }
+
 // Doubtful reports whether a direction does not work as it should.
 func (s State) Doubtful() bool {
 	return s.From.bad() || s.To.bad()
@@ -110,6 +113,14 @@ func age(at, now time.Time) time.Duration {
 		return -time.Millisecond
 	}
 	return max(0, now.Sub(at))
+}
+
+// Due is when the next packet is to be sent; zero: at once.
+func (l *Link) Due() time.Time {
+	if l.sent.IsZero() {
+		return l.sent
+	}
+	return l.sent.Add(l.Interval)
 }
 
 // Sent is how many packets were sent to the peer.

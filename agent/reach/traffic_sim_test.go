@@ -1,0 +1,86 @@
+package reach
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+)
+
+// unanswered has a node's flows say that packets to others are not answered.
+func (w *world) unanswered(s *simulated, by ...*simulated) {
+	board := *s.Board.Load()
+	board.Unanswered = nil
+	for _, peer := range by {
+		i := slices.IndexFunc(board.Peers, func(p desired.Peer) bool { return p.Name == peer.NodeName })
+		for _, c := range board.Peers[i].PodCIDRs {
+			board.Unanswered = append(board.Unanswered, c.Prefix)
+		}
+	}
+	slices.SortFunc(board.Unanswered, netip.Prefix.Compare)
+	s.Board.Publish(&board)
+}
+
+// In a large cluster a pair of nodes that do not ask each other is asked once packets between them are not answered.
+// Flows are listed each 15 s, and 5 s must have passed, so the longest times are these.
+func TestTrafficMakesSuspect(t *testing.T) {
+	const listed = 20 * time.Second
+	for name, limit := range map[string]time.Duration{"one direction": 42 * time.Second, "a pair, dropped between": 56 * time.Second} {
+		for _, dual := range []bool{false, true} {
+			w := newWorld(60)
+			if dual {
+				w.dual()
+			}
+			w.run(2 * time.Minute)
+			broken := map[[2]int]bool{}
+			b := breakages()[slices.IndexFunc(breakages(), func(b breakage) bool { return b.name == name })]
+			chosen := w.chosen(b, false, 4)
+			for _, c := range chosen {
+				broken[c] = true
+			}
+			b.breaks(w, broken)
+			w.run(listed)
+			for _, c := range chosen { // the client is where answers do not come
+				w.unanswered(w.nodes[c[1]], w.nodes[c[0]])
+			}
+			var after []time.Duration
+			for _, d := range w.toldAfter(chosen, time.Minute) {
+				after = append(after, d+listed)
+			}
+			t.Logf("%s, dual-stack %t: told after %v", name, dual, after)
+			if slices.Max(after) > limit {
+				t.Errorf("%s, dual-stack %t: told after %v, want %s", name, dual, after, limit)
+			}
+		}
+	}
+}
+
+// Who sends to nodes that have nothing to say asks a few of them, in turn, and tells nothing.
+func TestUnansweredIsNoFault(t *testing.T) {
+	w := newWorld(60)
+	w.run(time.Minute)
+	s, asked := w.nodes[0], map[string]bool{}
+	w.unanswered(s, w.nodes[20:40]...)
+	for range 150 {
+		w.run(time.Second)
+		for _, p := range s.queue {
+			asked[p.node] = true
+		}
+		if len(s.queue) > 13+2*mostSuspected {
+			t.Fatalf("%d nodes are asked", len(s.queue))
+		}
+	}
+	for _, peer := range w.nodes[20:40] {
+		if !asked[peer.NodeName] {
+			t.Errorf("%s was not asked", peer.NodeName)
+		}
+	}
+	w.unanswered(s)
+	w.run(time.Minute)
+	if len(s.queue) > 13 {
+		t.Errorf("%d nodes are asked when all answer", len(s.queue))
+	}
+	w.wantNothingTold(t, "pods that send to nodes which have nothing to say")
+}

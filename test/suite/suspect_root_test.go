@@ -1,0 +1,65 @@
+package suite
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// In a large cluster an agent asks only some of the other nodes. One that does not answer a pod's packets is asked as
+// well: here, none of the others is there.
+func TestRootTrafficMakesSuspect(t *testing.T) {
+	c := up(t, lab.Options{Nodes: 1})
+	var manifests []string
+	for i := range 60 {
+		manifests = append(manifests, nodeYAML(fmt.Sprintf("absent%02d", i), fmt.Sprintf("10.77.%d.0/24", 100+i),
+			fmt.Sprintf("192.168.77.%d", 100+i)))
+	}
+	c.apply(t, manifests...)
+	c.addPods(t, "client@node1")
+	var others []int
+	wait(t, time.Minute, func() string {
+		asked := c.asked(t)
+		if others = nil; len(asked) < 9 {
+			return fmt.Sprintf("%d nodes are asked", len(asked))
+		}
+		for i := range 60 {
+			if !asked[fmt.Sprintf("absent%02d", i)] {
+				others = append(others, i)
+			}
+		}
+		return ""
+	})
+	if len(others) < 30 {
+		t.Fatalf("only %d of 60 nodes are not asked", len(others))
+	}
+	sent := others[:3]
+	wait(t, labtest.Patience(t, time.Minute), func() string {
+		for _, i := range sent {
+			if out, err := c.pod(t, "client").run("ping", "-c1", "-W1", fmt.Sprintf("10.77.%d.9", 100+i)); err == nil {
+				t.Fatal(out)
+			}
+		}
+		asked := c.asked(t)
+		if i := slices.IndexFunc(sent, func(i int) bool { return !asked[fmt.Sprintf("absent%02d", i)] }); i >= 0 {
+			return fmt.Sprintf("node absent%02d is not asked: of %v, %v are", sent[i], sent, asked)
+		}
+		return ""
+	})
+}
+
+// asked are the nodes that node1's agent asks.
+func (c cluster) asked(t *testing.T) map[string]bool {
+	t.Helper()
+	asked := map[string]bool{}
+	if r := c.reach(t, "node1"); r != nil {
+		for _, p := range r.Paths {
+			asked[p.ReachFinding.Node] = true
+		}
+	}
+	return asked
+}
