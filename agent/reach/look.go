@@ -93,7 +93,7 @@ func (w *watch) due(s pure.State, now time.Time) bool {
 
 // count counts the nodes that are asked.
 func (t *talk) count(now time.Time) pure.Counts {
-	asked, heard, pinged := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	asked, heard, pinged, silent := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
 		if s.From != pure.Fails && s.From != pure.Unknown || s.Away || t.peers[p].evidence.PodsPass() {
@@ -102,11 +102,14 @@ func (t *talk) count(now time.Time) pure.Counts {
 			continue
 		}
 		asked[p.node] = true
-		if t.peers[p].evidence.Echo == pure.Answered {
+		switch t.peers[p].evidence.Echo {
+		case pure.Answered:
 			pinged[p.node] = true
+		case pure.NotHeard:
+			silent[p.node] = true
 		}
 	}
-	return pure.Counts{Peers: len(asked), Heard: len(heard), Pinged: len(pinged)}
+	return pure.Counts{Peers: len(asked), Heard: len(heard), Pinged: len(pinged), Silent: len(silent)}
 }
 
 // judge says what is wrong with a path, from the evidence that there is.

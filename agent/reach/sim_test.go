@@ -324,8 +324,16 @@ func TestCutOff(t *testing.T) {
 	alone := w.nodes[3]
 	apart := func(from, to *simulated, _ bool) bool { return from != alone && to != alone }
 	w.passes, w.pings = apart, apart
-	w.run(50 * time.Second)
-	w.wantNothingTold(t, "a node may be about to start")
+	w.run(25 * time.Second)
+	if len(alone.report.Findings) < 8 {
+		t.Errorf("the node that is cut off does not say so: %+v", alone.report.Findings)
+	}
+	w.run(25 * time.Second)
+	for what := range w.told {
+		if !strings.HasPrefix(what, alone.NodeName+" ") {
+			t.Errorf("a node may be about to start, and it is told: %s", what)
+		}
+	}
 	w.run(time.Minute)
 	for _, s := range w.nodes {
 		for _, f := range s.report.Findings {
@@ -713,6 +721,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 		}
 		w.pings = func(from, to *simulated, _ bool) bool { return from != b && to != b }
 	}
+	b.dead = true
 	apart(b)
 	w.run(30 * time.Second)
 	apart(a, b)
@@ -723,6 +732,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 	w.run(20 * time.Second)
 	w.wantNothingTold(t, "Open vSwitch is restarted, and a node is down")
 	w.passes, w.pings = always, always
+	b.restart()
 	w.run(time.Minute)
 	apart(a)
 	w.pings = always

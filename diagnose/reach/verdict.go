@@ -64,8 +64,9 @@ func (e Evidence) answers() string {
 
 // Counts are of the nodes that are asked, without those that are down as the API server says.
 type Counts struct {
-	// Peers is how many there are, Heard how many of them are heard, and Pinged of how many the own address answers.
-	Peers, Heard, Pinged int
+	// Peers is how many there are, Heard how many of them are heard, Pinged of how many the own address answers, and
+	// Silent of how many it has been asked and does not.
+	Peers, Heard, Pinged, Silent int
 }
 
 // Grace is for how many intervals a node's own address must have answered until its agent should run. Where nothing
@@ -176,7 +177,7 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
-	case e.Echo == NotHeard && e.mayBeDown():
+	case e.Echo == NotHeard && e.mayBeDown() && !e.suddenly():
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
 	case e.Echo == NotHeard && e.cutOff():
@@ -261,6 +262,11 @@ func (e Evidence) blocked() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo
 
 // cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
 func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
+
+// suddenly reports whether all others, which were heard, answer nothing any more: they are not all down at once.
+func (e Evidence) suddenly() bool {
+	return e.cutOff() && e.Silent == e.Peers && e.State.EverHeard && !e.NotReady
+}
 
 // narrow is about paths that only packets below the pods' MTU pass. Where full-size packets pass the underlay, or
 // nobody knows, something else may drop them.
