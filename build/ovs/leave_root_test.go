@@ -37,8 +37,8 @@ func newBridged(t *testing.T) bridged {
 			t.Fatal(err)
 		}
 	}
-	b.wrap = []string{"unshare", "--mount", "sh", "-ec",
-		`mount --bind "$0/run" /run; mount --bind "$0/var" /var/lib; PATH=$0/bin:$1:$PATH; shift; exec "$@"`, p.dir, binDir}
+	b.wrap = append([]string{"unshare", "--mount", "sh", "-ec",
+		`mount --bind "$0/run" /run; mount --bind "$0/var" /var/lib; PATH=$0/bin:$1:$PATH; shift; exec "$@"`, p.dir, binDir}, p.wrap...)
 	nstest.Veth(b.node, "eth0", nstest.New(t), "far0")
 	b.node.IP("addr add " + hostIP + "/24 dev eth0")
 	return b

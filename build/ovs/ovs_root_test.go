@@ -33,7 +33,15 @@ func newPod(t *testing.T) pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return pod{t: t, node: node, dir: dir}
+	return pod{t: t, node: node, dir: dir, wrap: []string{"setpriv", "--inh-caps=-all", "--bounding-set=" + bounding(t)}}
+}
+
+// bounding is a set of capabilities as setpriv(1) takes it: those of the container, as docs/image.md has them.
+func bounding(t *testing.T) string {
+	if ovstest.UnderTest(t) == "system" {
+		return "-all,+net_admin"
+	}
+	return "-all,+net_admin,+net_raw,+mknod"
 }
 
 // entry is a run of the entry point.
@@ -188,6 +196,20 @@ func TestRootOVSInAPod(t *testing.T) {
 	left, err := filepath.Glob(p.dir + "/*")
 	if code != 0 || len(left) > 0 || err != nil {
 		t.Errorf("exit code %d; left: %q, %v", code, left, err)
+	}
+}
+
+// An ovs-vswitchd with another database is recognised by its network, without the right to look into other processes.
+func TestRootOVSRefusesASecond(t *testing.T) {
+	ovstest.UserspaceOnly(t, "what it checks before it starts")
+	p := newPod(t)
+	p.start()
+	second := p
+	second.dir, second.wrap = t.TempDir(), []string{"setpriv", "--inh-caps=-all", "--bounding-set=-all"} // fewer than the first
+	out, err := second.command("system").CombinedOutput()
+	want := "another ovs-vswitchd runs on this node, process " + strconv.Itoa(p.pid("ovs-vswitchd")) + ":"
+	if err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, want %s\n%s", err, want, out)
 	}
 }
 
