@@ -11,19 +11,21 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 )
 
-// root is where the kernel shows its network parameters.
-const root = "/proc/sys/net"
+// root is where the kernel shows its network parameters. A container that is not privileged can only read them there;
+// it has the node's directory at mounted, if at all.
+const root, mounted = "/proc/sys/net", "/host/proc/sys/net"
 
 // Sysctl reads the network parameter with the given path below net, such as
 // "ipv4", "conf", "eth0.10", "rp_filter". It takes path elements because
 // interface names may contain dots. A parameter that the kernel does not have
 // gives an error that is fs.ErrNotExist.
 func Sysctl(path ...string) (string, error) {
-	b, err := os.ReadFile(file(path))
+	b, err := os.ReadFile(file(root, path))
 	if err != nil {
 		return "", err
 	}
@@ -45,7 +47,13 @@ func SetSysctl(value string, path ...string) (changed bool, err error) {
 
 // WriteSysctl is SetSysctl for a parameter that is not as wanted: one of a new interface.
 func WriteSysctl(value string, path ...string) error {
-	if err := os.WriteFile(file(path), []byte(value), 0); err != nil {
+	err := os.WriteFile(file(root, path), []byte(value), 0)
+	if errors.Is(err, syscall.EROFS) {
+		if _, none := os.Stat(mounted); none == nil {
+			err = os.WriteFile(file(mounted, path), []byte(value), 0)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("setting sysctl to %s: %w", value, err)
 	}
 	return nil
@@ -58,7 +66,9 @@ func HasIPv6() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func file(path []string) string { return filepath.Join(append([]string{root}, path...)...) }
+func file(root string, path []string) string {
+	return filepath.Join(append([]string{root}, path...)...)
+}
 
 // Dump repeats a netlink dump until no change elsewhere in the kernel has
 // interrupted it, since an interrupted one may lack entries (netlink(7),
