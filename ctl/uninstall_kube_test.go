@@ -132,6 +132,11 @@ func TestKubeUninstall(t *testing.T) {
 	if !held(u.work()) {
 		t.Error("nodes are restored while agents run")
 	}
+	for _, v := range u.work().Spec.Template.Spec.Volumes {
+		if v.Projected != nil || v.ConfigMap != nil {
+			t.Errorf("it has %s, which only the agent needs", v.Name)
+		}
+	}
 	if u.has("fairlead-agent") {
 		t.Error("the agents' DaemonSet is there")
 	}

@@ -177,7 +177,10 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 	spec.NodeSelector[held] = "yes"
 	// A node may have been tainted after its agent was started, and would be left out without a word.
 	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	mounts := slices.DeleteFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "config" })
+	unused := []string{"config", "api-access"}
+	mounts := slices.DeleteFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return slices.Contains(unused, m.Name)
+	})
 	part := corev1.Container{Image: agent.Image, ImagePullPolicy: agent.ImagePullPolicy,
 		SecurityContext: agent.SecurityContext, Env: agent.Env, VolumeMounts: mounts,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError}
@@ -186,7 +189,9 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 	first.Name, first.Command = "uninstall", command
 	stay.Name, stay.Command = "stay", append(slices.Clone(command), "--stay")
 	spec.InitContainers, spec.Containers = []corev1.Container{first}, []corev1.Container{stay}
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "config" })
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
+		return slices.Contains(unused, v.Name)
+	})
 	everywhere := appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: work, Namespace: metav1.NamespaceSystem, Labels: labels},
 		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": work}},
