@@ -57,6 +57,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "fairlead.ovsRunDir" -}}
 {{ (.Values.agent.config | default dict).ovsRunDir | default "/run/openvswitch" }}
 {{- end -}}
+{{- define "fairlead.datapath" -}}
+{{ (.Values.agent.config | default dict).ovsDatapathType | default "system" }}
+{{- end -}}
 {{- define "fairlead.socketDir" -}}
 {{ dir ((.Values.agent.config | default dict).cniSocket | default "/run/fairlead/cni.sock") }}
 {{- end -}}
