@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
 	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // Fairlead's containers have what docs/image.md says, and that suffices: to install plugins where another user owns the
@@ -19,11 +20,14 @@ func TestE2EPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Install(t, install.Bridge()...)
-	netdev := uint64(1<<12 | 1<<13 | 1<<27) // NET_ADMIN, NET_RAW, MKNOD
+	datapath := uint64(1 << 12) // NET_ADMIN
+	if c.Datapath() == vswitch.Netdev {
+		datapath |= 1<<13 | 1<<27 // NET_RAW, MKNOD
+	}
 	for _, of := range []struct {
 		set, container string
 		caps           uint64
-	}{{"fairlead-ovs", "fairlead-ovs", netdev}, {"fairlead-ovs", "guard", 0}} {
+	}{{"fairlead-ovs", "fairlead-ovs", datapath}, {"fairlead-ovs", "guard", 0}} {
 		pod, err := c.PodOf(t.Context(), of.set, node)
 		cluster.Must(t, err)
 		exec := func(script string) (string, error) {
