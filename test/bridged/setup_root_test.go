@@ -158,7 +158,7 @@ func must(t *testing.T, err error) {
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) {
 	t.Helper()
 	limit = labtest.Limit(limit)
-	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(ovstest.Pause(t)) {
 		missing := done()
 		if missing == "" {
 			return

@@ -126,7 +126,7 @@ func must(t *testing.T, err error) {
 func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
 	limit = labtest.Limit(labtest.Patience(t, limit))
-	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(ovstest.Pause(t)) {
 		err := f()
 		if err == nil {
 			return

@@ -121,7 +121,7 @@ func must(t *testing.T, err error) {
 func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
 	t.Helper()
 	limit = labtest.Patience(t, max(limit, time.Minute)) // what must come costs nothing when it comes
-	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(ovstest.Pause(t)) {
 		wrong := done()
 		if len(wrong) == 0 {
 			return

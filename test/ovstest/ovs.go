@@ -45,6 +45,16 @@ func UnderTest(t testing.TB) Datapath {
 	}
 }
 
+// Pause is the time between two looks at what is waited for. A look often starts programs, which a guest takes 25 ms of
+// its one processor for: there the pause is long enough for others to work.
+func Pause(t testing.TB) time.Duration {
+	t.Helper()
+	if UnderTest(t) == System {
+		return 200 * time.Millisecond
+	}
+	return 20 * time.Millisecond
+}
+
 // ElsewhereMark is the prefix of UserspaceOnly's and KernelOnly's message: such a test has run in the other pass.
 const ElsewhereMark = "only on the other datapath: "
 

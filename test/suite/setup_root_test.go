@@ -79,7 +79,7 @@ func up(t *testing.T, o lab.Options) cluster {
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
 	limit = labtest.Limit(limit)
-	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(ovstest.Pause(t)) {
 		missing := done()
 		if missing == "" {
 			return time.Since(start)
