@@ -125,7 +125,7 @@ lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 # Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for, and what is the datapath's on the kernel's
 # as well. A seed that fails goes to testdata/seeds.
 SOAK ?= 10m
-SOAK_KERNEL := RootDeaths|RootSteerLeavesHostAlone|RootSteerDeathAtEveryStep
+SOAK_KERNEL := RootDeaths|RootSteerLeavesHostAlone|Root(Steer)?DeathAtEveryStep|RootYield|RootYieldIsTheLast
 soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
 	@failed=0; export FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go run ./test/summary -count=1 -p 1 -timeout 10h -run \

@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/bootid"
 	"github.com/fairlead-cni/fairlead/test/chaos"
 	"github.com/fairlead-cni/fairlead/test/netstate"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // childEnv has the test binary be one process that attaches or restores, and may kill itself.
@@ -240,14 +241,38 @@ func (f *fixture) bootRows(file, now string) {
 
 // After a SIGKILL behind any step of attach, roll-back and restore the node is found again, with all that it had.
 func TestRootDeathAtEveryStep(t *testing.T) {
+	deathAtEveryStep(t, func(t *testing.T, config string) *fixture { return setup(t, config, noDAD()...) })
+}
+
+// deathAtEveryStep has a node for each operation and recovery. In a guest each operation has one node, which recovers
+// without Open vSwitch at every point, since what that takes out of the kernel is the datapath's, and in the two other
+// ways at every third; nothing there has a lifetime, which a reboot begins anew.
+func deathAtEveryStep(t *testing.T, setup func(t *testing.T, config string) *fixture) {
+	ways := recoveries()
+	inGuest := func(n int) []recovery {
+		return [][]recovery{{ways[1]}, {ways[1], ways[2]}, {ways[1], ways[0]}}[n%3]
+	}
 	for _, op := range []string{"attach", "roll back", "restore"} {
-		for _, r := range recoveries() {
+		if someSteps(t) {
+			t.Run(op, func(t *testing.T) {
+				t.Parallel()
+				setup(t, steady()).killAtEveryStep(op, inGuest)
+			})
+			continue
+		}
+		for _, r := range ways {
 			t.Run(op+"/"+r.name, func(t *testing.T) {
 				t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-				setup(t, rich, noDAD()...).killAtEveryStep(op, always(r))
+				setup(t, rich).killAtEveryStep(op, always(r))
 			})
 		}
 	}
+}
+
+// someSteps reports whether not all is tried that can happen behind every step: in a guest each try takes a second of a
+// processor. A long run has all.
+func someSteps(t *testing.T) bool {
+	return ovstest.UnderTest(t) == ovstest.System && os.Getenv("FAIRLEAD_TEST_LONG") == ""
 }
 
 // What recreates br-uplink does so in two transactions. After a SIGKILL between them, or at any step of the second one,
@@ -262,6 +287,20 @@ func always(r recovery) func(point int) []recovery {
 	return func(int) []recovery { return []recovery{r} }
 }
 
+// atSome is always, in a guest at every third point. It is for what takes the steps of a restore, behind each of which
+// TestRootDeathAtEveryStep kills there as well.
+func atSome(t *testing.T, r recovery) func(point int) []recovery {
+	if !someSteps(t) {
+		return always(r)
+	}
+	return func(n int) []recovery {
+		if n%3 != 1 {
+			return nil
+		}
+		return []recovery{r}
+	}
+}
+
 // killAtEveryStep kills op at each of its points, counted from 1, and recovers in the ways that at says.
 func (f *fixture) killAtEveryStep(op string, at func(point int) []recovery) {
 	f.before = f.state()
@@ -274,7 +313,7 @@ func (f *fixture) killAtEveryStep(op string, at func(point int) []recovery) {
 			}
 			what := f.run(op, n)
 			if what == "" {
-				f.t.Logf("%s has %d points to be killed at", op, n-1)
+				f.t.Logf("%s has no point %d to be killed at", op, n)
 				return
 			}
 			r.do(f)
@@ -378,7 +417,7 @@ func (f *fixture) checkAfter(end Phase, what string) {
 func (f *fixture) sameSoon(want netstate.Node, what string) {
 	f.t.Helper()
 	var d []string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(ovstest.Pause(f.t)) {
 		if d = want.Differences(f.state()); len(d) == 0 {
 			return
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/test/nstest"
-	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const podIP, podIP6, podMAC = "192.0.2.40", "fd00::40", "02:00:00:00:01:40"
@@ -196,25 +195,5 @@ func (f *fixture) inTheWay() {
 	}
 }
 
-// After a SIGKILL behind any step of attach, roll-back and restore the node is found again. In a guest each operation
-// has one node, which recovers without Open vSwitch at every point, since what that takes out of the kernel is the
-// datapath's, and in the two other ways at every second.
-func TestRootSteerDeathAtEveryStep(t *testing.T) {
-	all := ovstest.UnderTest(t) != ovstest.System || os.Getenv("FAIRLEAD_TEST_LONG") != ""
-	ways := recoveries()
-	for _, op := range []string{"attach", "roll back", "restore"} {
-		if !all {
-			t.Run(op, func(t *testing.T) {
-				t.Parallel()
-				setupSteer(t, steady()).killAtEveryStep(op, func(n int) []recovery { return []recovery{ways[1], ways[n%2*2]} })
-			})
-			continue
-		}
-		for _, r := range ways {
-			t.Run(op+"/"+r.name, func(t *testing.T) {
-				t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-				setupSteer(t, rich).killAtEveryStep(op, always(r))
-			})
-		}
-	}
-}
+// After a SIGKILL behind any step of attach, roll-back and restore the node is found again.
+func TestRootSteerDeathAtEveryStep(t *testing.T) { deathAtEveryStep(t, setupSteer) }

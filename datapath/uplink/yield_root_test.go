@@ -16,7 +16,7 @@ import (
 func TestRootYield(t *testing.T) {
 	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 	f := setup(t, rich, noDAD()...)
-	f.killAtEveryStep("yield", always(recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached}))
+	f.killAtEveryStep("yield", atSome(t, recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached}))
 	if f.comeBack(); t.Failed() {
 		return
 	}
@@ -115,7 +115,7 @@ func TestRootYieldIsTheLast(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 			f := setup(t, simple, noDAD()...)
-			f.killAtEveryStep(op, always(recovery{"yield", (*fixture).yieldsTheRest, Detached}))
+			f.killAtEveryStep(op, atSome(t, recovery{"yield", (*fixture).yieldsTheRest, Detached}))
 		})
 	}
 }
