@@ -118,8 +118,8 @@ manifests: ## build/manifests/fairlead.yaml, the schema and the table of its val
 lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w these: $$unformatted" >&2; exit 1; }
 	go run $(GOLANGCI) run ./...
-	@set -o pipefail; dead=$$(go run $(DEADCODE) -test ./... && \
-		go run $(DEADCODE) ./cmd/... | sed -E '\:^datapath/uplink/next.go.* Steps$$:d') || exit 1; \
+	@set -o pipefail; dead=$$(GOGC=400 go run $(DEADCODE) -test ./... && \
+		GOGC=400 go run $(DEADCODE) ./cmd/... | sed -E '\:^datapath/uplink/next.go.* Steps$$:d') || exit 1; \
 		[ -z "$$dead" ] || { echo "nothing reaches these: $$dead" >&2; exit 1; }
 
 # Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for, and what is the datapath's on the kernel's
