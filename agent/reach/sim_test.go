@@ -331,7 +331,7 @@ func TestCutOff(t *testing.T) {
 	w.run(25 * time.Second)
 	for what := range w.told {
 		if !strings.HasPrefix(what, alone.NodeName+" ") {
-			t.Errorf("a node may be about to start, and it is told: %s", what)
+			t.Errorf("a node may be about to start, and it is reported: %s", what)
 		}
 	}
 	w.run(time.Minute)
