@@ -9,8 +9,8 @@ import (
 // mostTurns is how many packets a path gets, at most, for each of another, while it is not known whether it works.
 const mostTurns = 3
 
-// setPaces says how often each path gets a packet: all equally often, at most one each Interval. Where they are too many
-// for that, those of which it is not known whether they work get more.
+// setPaces says how often each path gets a packet: all equally often, at most one each Interval. Where they are too
+// many for that, those of which it is not known whether they work get more.
 func (t *talk) setPaces(now time.Time) {
 	urgent := map[path]bool{}
 	for _, p := range t.queue {
