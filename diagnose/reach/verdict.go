@@ -177,7 +177,7 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
-	case e.Echo == NotHeard && e.mayBeDown() && !e.suddenly():
+	case e.Echo == NotHeard && e.mayBeDown():
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
 	case e.Echo == NotHeard && e.cutOff():
@@ -213,7 +213,7 @@ func (e Evidence) beyond() string {
 
 // mayBeDown reports whether a node of which nothing at all is heard may be down, for all that is known.
 func (e Evidence) mayBeDown() bool {
-	return e.NotReady || !e.Lasting && (e.Runs == "" || !e.Quiet)
+	return e.NotReady || !e.Lasting && (e.Runs == "" || !e.Quiet) && !e.suddenly()
 }
 
 // mayStart reports whether the other node's agent may not run yet, nor its Open vSwitch have what its end needs.
@@ -266,7 +266,7 @@ func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peer
 // suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so many
 // are not down at once.
 func (e Evidence) suddenly() bool {
-	return e.cutOff() && e.Silent >= 5 && 2*e.Silent > e.Peers && e.State.EverHeard && !e.NotReady
+	return e.cutOff() && e.Silent >= 5 && 2*e.Silent > e.Peers && e.State.EverHeard
 }
 
 // narrow is about paths that only packets below the pods' MTU pass. Where full-size packets pass the underlay, or
