@@ -263,8 +263,8 @@ func (e Evidence) blocked() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo
 // cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
 func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
 
-// suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so many
-// are not down at once.
+// suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so
+// many are not down at once.
 func (e Evidence) suddenly() bool {
 	return e.cutOff() && e.Silent >= 5 && 2*e.Silent > e.Peers && e.State.EverHeard
 }
