@@ -62,6 +62,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	var doubtful []path
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
+		t.peers[p].dropOld(s)
 		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
 		if (t.peers[p].Late(now) || s.Doubtful()) && t.peers[p].due(s, now) {
 			doubtful = append(doubtful, p)
@@ -80,6 +81,13 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	t.busy = now
 	s, doubtful := t.Board.Load(), doubtful[:min(atOnce, len(doubtful))]
 	go func() { t.done <- t.examine(ctx, s, doubtful) }()
+}
+
+// dropOld forgets evidence that was being collected while packets of the path still came: it is of before the fault.
+func (p *peer) dropOld(s pure.State) {
+	if s.From == pure.Fails && p.at.Before(p.Since()) {
+		p.evidence, p.at = pure.Evidence{}, time.Time{}
+	}
 }
 
 // due reports whether evidence has to be collected, in any case where the path fails in another way than it did.

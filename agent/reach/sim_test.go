@@ -316,6 +316,26 @@ func TestPacesDiffer(t *testing.T) {
 	w.wantNothingTold(t, "every third node is slow")
 }
 
+// What was seen of the underlay while packets still came says nothing of the time after, however late it is known.
+func TestEvidenceOfBeforeTheFault(t *testing.T) {
+	w := newWorld(2)
+	w.run(time.Minute)
+	s, to := w.nodes[0], path{w.nodes[1].NodeName, w.nodes[1].addrs[0]}
+	began := w.now
+	w.run(5 * time.Second)
+	none := func(_, _ *simulated, _ bool) bool { return false }
+	w.passes, w.pings = none, none
+	w.run(15 * time.Second)
+	s.busy = began // for as long it has been collected
+	s.examined([]examined{{to, pure.Evidence{Echo: pure.Answered}}}, w.now)
+	for range 20 {
+		w.run(time.Second)
+		if p := s.report.Paths[0]; p.FromThere != string(pure.Fails) || p.Echo == string(pure.Answered) {
+			t.Fatalf("nothing comes, no ping is answered, and reported is %+v", p)
+		}
+	}
+}
+
 // A node that is cut off says so; of the others those say so that ask it, and none once it is known to be down.
 func TestCutOff(t *testing.T) {
 	w := newWorld(12)

@@ -12,10 +12,10 @@ type Word struct {
 // Heard takes in that by has heard the peer at a time. What was heard before the silence here proves nothing, nor what
 // was when it began: the peer sends to one end after the other.
 func (w *Word) Heard(l *Link, by string, at time.Time) {
-	if at.Sub(l.since()) <= l.pace() {
+	if at.Sub(l.Since()) <= l.pace() {
 		return
 	}
-	if w.first.Before(l.since()) || at.Sub(w.last) > l.Silence() {
+	if w.first.Before(l.Since()) || at.Sub(w.last) > l.Silence() {
 		w.first = at
 	}
 	if at.After(w.last) {
@@ -26,14 +26,14 @@ func (w *Word) Heard(l *Link, by string, at time.Time) {
 // Runs names who hears the peer, and has for as long as it takes a path to fail: one whose agent has just started has
 // not sent to all others yet. It is empty where nobody does, or did of late.
 func (w *Word) Runs(l *Link, now time.Time) (by string) {
-	if w.first.Before(l.since()) || w.last.Sub(w.first) < l.Silence() || now.Sub(w.last) > l.Silence() {
+	if w.first.Before(l.Since()) || w.last.Sub(w.first) < l.Silence() || now.Sub(w.last) > l.Silence() {
 		return ""
 	}
 	return w.by
 }
 
-// since is when the silence began: when the peer was heard last, or this end began to observe.
-func (l *Link) since() time.Time {
+// Since is when the silence began: when the peer was heard last, or this end began to observe.
+func (l *Link) Since() time.Time {
 	if l.began.After(l.heard) {
 		return l.began
 	}
