@@ -196,8 +196,8 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.suspected(now), t.requests(now),
-		t.beside(now)), asking
+	asked = slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))])
+	return slices.Concat(asked, t.suspected(asked, now), t.requests(now), t.beside(now)), asking
 }
 
 // names are those of all nodes that may have an agent, with this one.

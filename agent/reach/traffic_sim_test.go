@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
 // unanswered has a node's flows say that packets to others are not answered.
@@ -53,6 +54,30 @@ func TestTrafficMakesSuspect(t *testing.T) {
 			if slices.Max(after) > limit {
 				t.Errorf("%s, dual-stack %t: told after %v, want %s", name, dual, after, limit)
 			}
+		}
+	}
+}
+
+// Nodes that are asked anyway take no turn of those that are suspect.
+func TestAskedAreNotSuspect(t *testing.T) {
+	w := newWorld(60)
+	w.run(time.Minute)
+	s := w.nodes[0]
+	var other *simulated
+	var by []*simulated
+	for _, peer := range w.nodes[1:] {
+		switch {
+		case slices.Contains(s.wanted[:pure.Neighbours], peer.NodeName):
+			by = append(by, peer)
+		case other == nil && !slices.Contains(s.wanted, peer.NodeName):
+			other, by = peer, append(by, peer)
+		}
+	}
+	w.unanswered(s, by...)
+	for range 20 {
+		w.run(time.Second)
+		if _, asked := s.peers[path{other.NodeName, other.addrs[0]}]; !asked {
+			t.Fatalf("%s is not asked: %v", other.NodeName, s.queue)
 		}
 	}
 }
