@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -179,6 +180,44 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 	}
 	if err := ofB.Wait(); err == nil {
 		t.Error("the process of host b was not killed")
+	}
+}
+
+// A process whose threads come and go, as those of the agent that visits pods, runs all the time.
+func TestRootRunsWhileThreadsExit(t *testing.T) {
+	h := create(t, labDir(t), "threads")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, visits)
+	if err := h.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for i := range 2000 {
+		if !h.Runs(cmd.Process.Pid) {
+			t.Fatalf("a process that runs was taken for dead by look %d", i)
+		}
+	}
+}
+
+// visits has the test's program do as an agent does: each thread that has been in another network namespace exits.
+const visits = "visit-namespaces"
+
+func visit() {
+	for {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // never unlocked: the thread ends
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}()
+		<-done
 	}
 }
 

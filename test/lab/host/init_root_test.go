@@ -12,6 +12,9 @@ import (
 
 func TestMain(m *testing.M) {
 	Init()
+	if len(os.Args) == 2 && os.Args[1] == visits {
+		visit()
+	}
 	os.Exit(m.Run())
 }
 

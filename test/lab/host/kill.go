@@ -106,14 +106,15 @@ func belongs(proc string, own map[id]bool) bool {
 	}
 	alive := false
 	for _, t := range tasks {
-		in, ends := false, true
-		for n, p := range slices.Concat(pinned[:], ownProcesses[:]) {
-			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
+		ns := filepath.Join(proc, "task", t.Name(), "ns")
+		in := false
+		for _, p := range slices.Concat(pinned[:], ownProcesses[:]) {
+			i, err := idOf(filepath.Join(ns, p.file))
 			in = in || err == nil && own[i]
-			// An exiting thread, and a zombie, has left these already; it keeps its PID namespace until the end.
-			ends = ends && (err != nil || n >= len(pinned))
 		}
-		if ends {
+		// An exiting thread, and a zombie, has left the pinned namespaces; it keeps its PID namespace until the end. This
+		// is read last: a thread that exits while it is looked at is no thread of another host.
+		if _, err := idOf(filepath.Join(ns, pinned[0].file)); err != nil {
 			continue
 		}
 		if !in {
