@@ -125,7 +125,9 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	p := t.peers[to]
 	e := p.evidence
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
-	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
+	p.host.Seen(e.NotReady, now)
+	silent := p.host.Silent(&p.Link, now)
+	e.Quiet, e.Lasting = silent >= pure.Quiet*t.Interval, silent >= pure.Lasting*t.Interval
 	e.Long = p.Silent(now) >= pure.Grace*t.Interval
 	e.Runs = p.word.Runs(&p.Link, now)
 	e.Tap = p.looked.seen

@@ -834,29 +834,62 @@ func nodeComesBack(t *testing.T, newWorld func(n int) *world) {
 		w := newWorld(3)
 		w.run(time.Minute)
 		b := w.nodes[1]
-		notReady := func(is bool) {
-			for _, other := range []*simulated{w.nodes[0], w.nodes[2]} {
-				other.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
-					for i := range peers {
-						peers[i].NotReady = is && peers[i].Name == b.NodeName
-					}
-					return peers
-				})
-			}
-		}
 		b.dead = true
 		w.passes = func(from, to *simulated, _ bool) bool { return from != b && to != b }
 		w.pings = w.passes
 		w.run(45 * time.Second)
-		notReady(true)
+		w.notReady(b, true)
 		w.run(off - 45*time.Second)
-		notReady(false)
+		w.notReady(b, false)
 		w.pings = always
 		w.run(10 * time.Second)
 		w.passes = always
 		b.restart()
 		w.run(time.Minute)
 		w.wantNothingTold(t, fmt.Sprintf("a node that was off for %s", off))
+	}
+}
+
+// A node that was off for long is ready, by the API server's word, before its own address answers. IPv6 addresses are
+// the last to do so.
+func TestNodeIsReadyBeforeItAnswers(t *testing.T) { bothStacks(t, nodeIsReadyBeforeItAnswers) }
+
+func nodeIsReadyBeforeItAnswers(t *testing.T, newWorld func(n int) *world) {
+	for _, restarted := range []bool{false, true} { // the agent that is not to tell it
+		w := newWorld(3)
+		w.run(time.Minute)
+		a, b := w.nodes[0], w.nodes[1]
+		b.dead = true
+		w.passes = func(from, to *simulated, _ bool) bool { return from != b && to != b }
+		w.pings = w.passes
+		w.run(45 * time.Second)
+		w.notReady(b, true)
+		w.run(time.Minute)
+		if restarted {
+			a.restart()
+		}
+		w.run(time.Minute)
+		w.notReady(b, false)
+		w.run(20 * time.Second)
+		w.wantNothingTold(t, "a node that was off has been ready for 20 s")
+		w.run(3 * time.Minute) // evidence of a path that has failed for long is renewed each 2 minutes
+		if f := a.report.Findings; len(f) == 0 || f[0].Cause != "underlay" {
+			t.Errorf("a node that does not answer has been ready for minutes: found %+v", f)
+		}
+	}
+}
+
+// notReady has the API server say of a node whether it is not ready.
+func (w *world) notReady(node *simulated, is bool) {
+	for _, other := range w.nodes {
+		other.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+			for i := range peers {
+				if peers[i].Name == node.NodeName {
+					peers[i].NotReady = is
+				}
+			}
+			return peers
+		})
 	}
 }
 
@@ -868,14 +901,7 @@ func notReadyIsNoFault(t *testing.T, newWorld func(n int) *world) {
 	fresh := w.nodes[3]
 	fresh.hung = true
 	w.passes = func(from, to *simulated, _ bool) bool { return from != fresh && to != fresh }
-	for _, s := range w.nodes {
-		board := *s.Board.Load()
-		board.Peers = slices.Clone(board.Peers)
-		for i := range board.Peers {
-			board.Peers[i].NotReady = board.Peers[i].Name == fresh.NodeName
-		}
-		s.Board.Publish(&board)
-	}
+	w.notReady(fresh, true)
 	w.run(10 * time.Minute)
 	w.wantNothingTold(t, "one is not ready")
 }

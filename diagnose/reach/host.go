@@ -6,6 +6,21 @@ import "time"
 type Host struct {
 	// answered is since when it has answered each time, silent when it last did not.
 	answered, silent time.Time
+	// notReady is when the API server last had the node as not ready.
+	notReady time.Time
+}
+
+// Seen takes in whether the API server has the node as not ready.
+func (h *Host) Seen(notReady bool, now time.Time) {
+	if notReady {
+		h.notReady = now
+	}
+}
+
+// Silent is for how long the silence of the path may count against it: a node that comes back is ready, by the API
+// server's word, before all of its addresses answer.
+func (h *Host) Silent(l *Link, now time.Time) time.Duration {
+	return min(l.Silent(now), now.Sub(h.notReady))
 }
 
 // Asked takes in an answer.
