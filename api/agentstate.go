@@ -98,6 +98,11 @@ type ReachTap struct {
 	Arrived     int    `json:"arrived"`
 	ArrivedFull int    `json:"arrivedFull"`
 	ArrivedBy   string `json:"arrivedBy,omitempty"`
+	// LeftSums and ArrivedSums are how the checksums of UDP are of all of these, as far as they could be checked. Driver
+	// is that of LeftBy.
+	LeftSums    Checksums `json:"leftSums,omitempty"`
+	ArrivedSums Checksums `json:"arrivedSums,omitempty"`
+	Driver      string    `json:"driver,omitempty"`
 	// Source is the address that those have which arrived in a tunnel, if it is not that of the other node.
 	Source string `json:"source,omitempty"`
 	// Unheld is an address of this node's Node that no interface has.
@@ -107,6 +112,16 @@ type ReachTap struct {
 	NoRoute  string `json:"noRoute,omitempty"`
 	Filtered string `json:"filtered,omitempty"`
 }
+
+// Checksums is how those of packets are; empty: not all alike, or not known.
+type Checksums string
+
+// Offloaded checksums are not in the packets yet: the device that sends them is to compute them.
+const (
+	ChecksumsRight     Checksums = "right"
+	ChecksumsWrong     Checksums = "wrong"
+	ChecksumsOffloaded Checksums = "offloaded"
+)
 
 // ReachFinding is a path between pods here and those of another node that does not work.
 type ReachFinding struct {

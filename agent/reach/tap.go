@@ -1,8 +1,6 @@
 package reach
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/capture"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
@@ -27,10 +26,6 @@ const (
 	mostTaps = 4
 	// tapSnap is how many bytes of a frame are looked at: the headers of a tunnel over IPv6 and those inside.
 	tapSnap = 256
-	// deepestOuter is where at most the addresses of a frame's first header begin: behind two VLAN tags, in IPv4. Those
-	// inside a tunnel begin later.
-	deepestOuter = 34
-	etherLen     = 14
 )
 
 // tap is a look at the packets of a path on this node's interfaces.
@@ -142,7 +137,10 @@ type look struct {
 }
 
 // seen are the packets that an interface has sent and received.
-type seen struct{ left, leftFull, arrived, arrivedFull int }
+type seen struct {
+	left, leftFull, arrived, arrivedFull int
+	leftSums, arrivedSums                sums
+}
 
 // run counts until stop is closed; nil: it could not, or not all.
 func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
@@ -181,48 +179,20 @@ func (l *look) add(f capture.Frame) {
 		l.seen[f.Index] = at
 	}
 	full := f.Length > pure.FullFrame
-	switch {
-	case f.Outgoing && l.has(f.Data, l.own, l.peer):
+	if p, ok := l.packet(f, l.own, l.peer); ok && f.Outgoing {
 		at.left++
+		at.leftSums.add(p)
 		if full {
 			at.leftFull++
 		}
-	case f.ToHost && l.has(f.Data, l.peer, l.own):
-		at.arrived, l.source = at.arrived+1, outerSource(f.Data)
+	}
+	if p, ok := l.packet(f, l.peer, l.own); ok && f.ToHost {
+		at.arrived, l.source = at.arrived+1, p.outerSource()
+		at.arrivedSums.add(p)
 		if full {
 			at.arrivedFull++
 		}
 	}
-}
-
-// has reports whether a frame has a packet of the path: in a tunnel if they are tunnelled, else not. Addresses follow
-// each other in a header, the protocol and the port have a fixed distance to them (RFC 791 without options, RFC 8200).
-func (l *look) has(frame []byte, from, to netip.Addr) bool {
-	i := bytes.Index(frame, slices.Concat(from.AsSlice(), to.AsSlice()))
-	if i < etherLen || (i > deepestOuter) != l.way.tunnelled {
-		return false
-	}
-	protocolAt, portAt := i-3, i+10
-	if from.Is6() {
-		protocolAt, portAt = i-2, i+34
-	}
-	return len(frame) >= portAt+2 && frame[protocolAt] == unix.IPPROTO_UDP &&
-		binary.BigEndian.Uint16(frame[portAt:]) == pure.Port
-}
-
-// outerSource is the source address of a frame's first header.
-func outerSource(frame []byte) netip.Addr {
-	const typeAt, tag = 12, 4
-	for len(frame) > typeAt+tag && (binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_8021Q ||
-		binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_8021AD) {
-		frame = frame[tag:]
-	}
-	from, to := 26, 30
-	if binary.BigEndian.Uint16(frame[typeAt:]) == unix.ETH_P_IPV6 {
-		from, to = 22, 38
-	}
-	a, _ := netip.AddrFromSlice(frame[from:to])
-	return a
 }
 
 // report is what was seen, and what the node's own network has about the path; nil: packets may leave or arrive unseen.
@@ -250,22 +220,25 @@ func (l *look) report() *api.ReachTap {
 
 // counts are what left and what arrived.
 func (l *look) counts() *api.ReachTap {
-	r := &api.ReachTap{Inside: true}
+	r, left := &api.ReachTap{Inside: true}, sums{}
 	for index, at := range l.seen {
 		name, inside := device(index)
 		switch {
 		case at.left == 0 || inside && !r.Inside:
 		case inside: // until another is found
-			r.Left, r.LeftFull, r.LeftBy = at.left, at.leftFull, name
+			r.Left, r.LeftFull, r.LeftBy, left = at.left, at.leftFull, name, at.leftSums
 		case r.Inside:
-			r.Left, r.LeftFull, r.LeftBy, r.Inside = at.left, at.leftFull, name, false
+			r.Left, r.LeftFull, r.LeftBy, r.Inside, left = at.left, at.leftFull, name, false, at.leftSums
 		default: // packets with different ports may take different interfaces
-			r.Left, r.LeftFull = r.Left+at.left, r.LeftFull+at.leftFull
+			r.Left, r.LeftFull, left = r.Left+at.left, r.LeftFull+at.leftFull, left.plus(at.leftSums)
 		}
 		if at.arrived > r.Arrived {
-			r.Arrived, r.ArrivedBy = at.arrived, name
+			r.Arrived, r.ArrivedBy, r.ArrivedSums = at.arrived, name, at.arrivedSums.all()
 		}
 		r.ArrivedFull = max(r.ArrivedFull, at.arrivedFull)
+	}
+	if r.LeftSums = left.all(); r.LeftBy != "" {
+		r.Driver = link.Driver(r.LeftBy)
 	}
 	return r
 }

@@ -32,6 +32,8 @@ type Frame struct {
 	Length int
 	// Outgoing: the node has sent it. ToHost: it came, and is for the MAC address of its interface.
 	Outgoing, ToHost bool
+	// Unsummed: a checksum of it is left to the device that sends it, or to none, and not in the frame yet.
+	Unsummed bool
 	// Index is of the interface.
 	Index int
 }
@@ -187,7 +189,7 @@ func (s *Socket) receive(fd int) (Frame, error) {
 		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA &&
 			len(m.Data) >= int(unsafe.Sizeof(unix.TpacketAuxdata{})):
 			aux := (*unix.TpacketAuxdata)(unsafe.Pointer(&m.Data[0]))
-			f.Length, tag = int(aux.Len), tagOf(aux)
+			f.Length, tag, f.Unsummed = int(aux.Len), tagOf(aux), aux.Status&unix.TP_STATUS_CSUMNOTREADY != 0
 		}
 	}
 	if f.Time.IsZero() { // it came before the options were set

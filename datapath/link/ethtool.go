@@ -36,6 +36,20 @@ func txChecksumsOff(ifName string) error {
 	return nil
 }
 
+// Driver is the name of an interface's driver; empty: it has none, or does not say.
+func Driver(ifName string) string {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return ""
+	}
+	defer e.Close()
+	name, err := e.DriverName(ifName)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 // txChecksums reports whether the device is left to compute any checksum. It asks for that alone (ethtool's ioctl,
 // linux/ethtool.h): pods are checked again and again, and a list of the names of all features takes a megabyte.
 func txChecksums(ifName string) (bool, error) {

@@ -58,6 +58,8 @@ func reachFindings(s api.AgentState) []report.Finding {
 	return out
 }
 
+const checksumRemedy = "Have the sender's kernel compute checksums instead of its NIC, and update the NIC's driver and firmware, or the hypervisor"
+
 // reachRemedy is what to do: where the cause was not found out, how to find it.
 func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	switch reach.Cause(f.Cause) {
@@ -75,6 +77,10 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	case reach.CauseSource:
 		return report.Remedy{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
 			"come from the addresses of the Nodes"}
+	case reach.CauseChecksum:
+		return report.Remedy{Text: checksumRemedy, Commands: []string{
+			fmt.Sprintf("fairleadctl reach %s %s   # by which NIC they leave node %s, and its driver", f.Node, s.Node, f.Node),
+			fmt.Sprintf("ethtool -K INTERFACE tx off   # on node %s, until the next reboot", f.Node)}}
 	case reach.CauseDropped:
 		return report.Remedy{Text: "See what this node's firewall drops, and which packets the tables of Open vSwitch drop",
 			Commands: []string{"fairleadctl doctor firewall", "nft list ruleset"}}

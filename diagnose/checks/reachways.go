@@ -209,7 +209,7 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		return on(w.At, "Let doctor name the rule, and what opens it", "doctor firewall")
 	case reach.CauseDropped:
 		return on(w.At, "See what the node's firewall drops, and which packets the tables of Open vSwitch drop", "doctor firewall")
-	case reach.CauseRoute, reach.CauseAddress, reach.CauseSource, reach.CauseBetween:
+	case reach.CauseRoute, reach.CauseAddress, reach.CauseSource, reach.CauseBetween, reach.CauseChecksum:
 		return underlayRemedy(w)
 	case reach.CauseNoTunnel:
 		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
@@ -247,6 +247,8 @@ func underlayRemedy(w reach.Way) []report.Remedy {
 	case reach.CauseAddress:
 		return []report.Remedy{{Text: "Give node " + w.At + " the address of its Node, or its Node the address of the node (kubelet's --node-ip)",
 			Commands: []string{"kubectl get node -o wide " + w.At, "ip addr   # on node " + w.At}}}
+	case reach.CauseChecksum:
+		return []report.Remedy{{Text: checksumRemedy, Commands: []string{"ethtool -K INTERFACE tx off   # on node " + w.From + ", until the next reboot"}}}
 	case reach.CauseSource:
 		return []report.Remedy{{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
 			"come from the addresses of the Nodes"}}

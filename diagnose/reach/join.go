@@ -281,6 +281,9 @@ func (p between) tapped(full bool) (c Cause, at, text string) {
 			p.x.Node, p.px.Tap.Unheld, p.py.Tap.Source)
 	case c == CauseSource:
 		return c, "", text
+	case c == CauseChecksum:
+		at, text = spoiler(p.x.Node, p.px.Tap)
+		return c, at, fmt.Sprintf("they arrive at %s of node %s with wrong checksums of UDP, which kernels drop: %s", p.py.Tap.ArrivedBy, p.y.Node, text)
 	case c != CauseNone:
 		return c, p.y.Node, text
 	case !leaves(p.px.Tap, full) || !absent(p.py.Tap, full):

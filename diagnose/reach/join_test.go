@@ -34,6 +34,14 @@ func TestJoin(t *testing.T) {
 	drops := func(in, out string) func(*api.ReachPath) {
 		return func(p *api.ReachPath) { p.DropsIn, p.DropsOut = in, out }
 	}
+	left := func(is api.Checksums) func(*api.ReachPath) {
+		return func(p *api.ReachPath) {
+			p.Tap = api.ReachTap{Sent: 6, Left: 6, LeftBy: "eth1", LeftSums: is, Driver: "bnx"}
+		}
+	}
+	arrived := func(p *api.ReachPath) {
+		p.Tap = api.ReachTap{Sent: 6, Arrived: 6, ArrivedBy: "eth0", ArrivedSums: "wrong"}
+	}
 	down, forbidden := Side{Unasked: "nothing listens there", Down: true}, Side{Unasked: "may not be asked"}
 	idle, none := Side{Idle: "reachability: none"}, Side{}
 	for _, c := range []struct {
@@ -96,6 +104,14 @@ func TestJoin(t *testing.T) {
 			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes neither"},
 		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)),
 			known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)), "fails blocked ", "fails blocked ", "between the nodes"},
+		{"the sender's NIC computes wrong checksums", known("works fails broken not-found", left("offloaded")),
+			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "node a leaves them to eth1, driver bnx, which computes them wrongly"},
+		{"the sender computes wrong checksums", known("works fails broken not-found", left("wrong")),
+			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "wrong already where they leave node a, by eth1"},
+		{"something between spoils checksums", known("works fails broken not-found", left("right")),
+			known("fails unknown broken checksum", arrived), "fails checksum ", "works  ", "something between the nodes changes the packets"},
+		{"wrong checksums, and it is not known where from", known("works fails broken not-found"),
+			known("fails unknown broken checksum", arrived), "fails checksum ", "works  ", "the NIC of node a computes them wrongly, or something between"},
 	} {
 		c.a.Node, c.b.Node = "a", "b"
 		ways := Join(c.a, c.b)

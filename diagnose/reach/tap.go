@@ -34,6 +34,9 @@ func arrives(t api.ReachTap, full bool) bool {
 	return full && t.ArrivedFull >= fewFull || !full && t.Arrived >= few
 }
 
+// spoiled reports whether packets of the other node arrive with wrong checksums.
+func spoiled(t api.ReachTap) bool { return arrives(t, false) && t.ArrivedSums == api.ChecksumsWrong }
+
 // absent reports whether no packet of the other node arrives at this one.
 func absent(t api.ReachTap, full bool) bool {
 	return !t.Began.IsZero() && t.Sent > few && (t.Arrived == 0 || full && t.ArrivedFull == 0)
@@ -66,6 +69,10 @@ func lost(who string, t api.ReachTap, full bool) (Cause, string) {
 	case t.Filtered != "":
 		return CauseRoute, fmt.Sprintf("they arrive at %s of %s, whose kernel does not forward them: %s", t.ArrivedBy, who, t.Filtered)
 	}
+	if spoiled(t) {
+		return CauseChecksum, fmt.Sprintf("they arrive at %s of %s with wrong checksums of UDP, which kernels drop: the sender's NIC "+
+			"computes them wrongly, or something between changes the packets", t.ArrivedBy, who)
+	}
 	return CauseDropped, fmt.Sprintf("they arrive at %s of %s, whose firewall, kernel or Open vSwitch drops them", t.ArrivedBy, who)
 }
 
@@ -82,8 +89,36 @@ func tapSeen(t api.ReachTap, peer string) (out []string) {
 	}
 	out = append(out, fmt.Sprintf("of %d packets to node %s left: %s; from there arrived: %s", t.Sent, peer,
 		count(t.Left, t.LeftFull, t.LeftBy), count(t.Arrived, t.ArrivedFull, t.ArrivedBy)))
+	if t.Arrived > 0 && t.ArrivedSums == api.ChecksumsWrong {
+		out = append(out, "the checksums of those that arrived are wrong")
+	}
+	if t.Left > 0 && t.LeftSums == api.ChecksumsOffloaded {
+		out = append(out, fmt.Sprintf("the checksums of those that left are left to %s, %s", t.LeftBy, driver(t)))
+	}
 	if t.Unheld != "" {
 		out = append(out, fmt.Sprintf("no interface has %s, the address of its Node", t.Unheld))
 	}
 	return out
+}
+
+// driver says which driver the interface has by which packets leave.
+func driver(t api.ReachTap) string {
+	if t.Driver == "" {
+		return "whose driver is not known"
+	}
+	return "driver " + t.Driver
+}
+
+// spoiler is where checksums get wrong that are wrong on arrival, as the sender has seen its packets, a node or else
+// between the nodes.
+func spoiler(sender string, t api.ReachTap) (at, text string) {
+	switch {
+	case t.LeftSums == api.ChecksumsOffloaded && !t.Inside:
+		return sender, fmt.Sprintf("node %s leaves them to %s, %s, which computes them wrongly", sender, t.LeftBy, driver(t))
+	case t.LeftSums == api.ChecksumsWrong:
+		return sender, fmt.Sprintf("they are wrong already where they leave node %s, by %s", sender, t.LeftBy)
+	case t.LeftSums == api.ChecksumsRight && !t.Inside:
+		return "", fmt.Sprintf("they are right where they leave node %s by %s: something between the nodes changes the packets", sender, t.LeftBy)
+	}
+	return "", fmt.Sprintf("the NIC of node %s computes them wrongly, or something between the nodes changes the packets", sender)
 }

@@ -99,6 +99,7 @@ const (
 	CauseSource   Cause = "source"
 	CauseRoute    Cause = "route"
 	CauseAddress  Cause = "address"
+	CauseChecksum Cause = "checksum"
 	CauseMTU      Cause = "mtu"
 	CauseLossy    Cause = "lossy"
 	CauseNotFound Cause = "not-found"
@@ -141,7 +142,7 @@ func Judge(e Evidence) Verdict {
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
-	case s.From == Fails && s.To == Unknown && e.PodsPass():
+	case s.From == Fails && s.To == Unknown && e.PodsPass() && !spoiled(e.Tap): // ping has its checksum from the kernel
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s is not heard; %s", e.Node, e.answers())
 	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
 		return Verdict{}

@@ -43,6 +43,21 @@ func lost(at, family, hook, match string, f faulty) faulty {
 	return f
 }
 
+// spoilt has the checksums of UDP wrong that are in packets of the tunnel between addresses of nodes, as a NIC that
+// computes them wrongly. What is matched and set is counted in bits from the tunnel's header of UDP: the type of the
+// frame inside, the protocol, and the checksum.
+func spoilt(from, to string, f faulty) faulty {
+	table := strings.ReplaceAll(f.name, " ", "")
+	f.at, f.end = underlay.Hub, "nft delete table bridge "+table
+	f.begin = fmt.Sprintf(`nft -f - <<'EOF'
+table bridge %[1]s { chain c { type filter hook forward priority 10;
+ip saddr %[2]s ip daddr %[3]s udp dport 6081 @th,224,16 0x0800 @th,312,8 17 @th,448,16 set 0xdead
+ip saddr %[2]s ip daddr %[3]s udp dport 6081 @th,224,16 0x86dd @th,288,8 17 @th,608,16 set 0xdead
+}; }
+EOF`, table, from, to)
+	return f
+}
+
 // ways12 and ways34 are tunnelled, and node1 and node3 are in one subnet, node2 and node4 in another.
 const ways12, ways34 = "ip saddr 192.168.77.11 ip daddr 192.168.78.12 ", "ip saddr 192.168.77.13 ip daddr 192.168.78.14 "
 
@@ -84,9 +99,13 @@ func separate() [][]faulty {
 		lost(hub, "bridge", "forward", "ether saddr 02:77:00:00:00:01 ether daddr 02:77:00:00:00:03 ip length > 1400",
 			faulty{name: "an MTU without a tunnel", from: "node1", to: "node3", there: "narrow mtu", back: "works", family: "IPv4",
 				alone: []string{"mtu"}}),
+		spoilt("{ 192.168.77.13, 192.168.78.12 }", "{ 192.168.77.13, 192.168.78.12 }", faulty{name: "checksums both ways", from: "node2",
+			to: "node3", there: "fails checksum", back: "fails checksum", alone: []string{"checksum"}}),
 	}, {
 		lost(hub, "bridge", "forward", ways12+"udp dport 6081 numgen random mod 10 < 4",
 			faulty{name: "loss", from: "node1", to: "node2", there: "lossy lossy", back: "works", alone: []string{"lossy"}}),
+		spoilt("192.168.77.11", "192.168.78.14", faulty{name: "checksums one way", from: "node1", to: "node4",
+			there: "fails checksum", back: "works", alone: []string{"checksum"}}),
 		{name: "another source address", at: underlay.Outside, from: "node3", to: "node4", there: "fails source", back: "works",
 			alone: []string{"source"},
 			begin: "nft add table ip faked; nft 'add chain ip faked c { type nat hook postrouting priority srcnat; }'; " +
