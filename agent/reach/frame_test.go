@@ -103,12 +103,14 @@ func (f framed) check(t *testing.T) {
 	}
 }
 
+func pair(from, to string) [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr(from), netip.MustParseAddr(to)}
+}
+
 // The checksums of a path's packets are checked in each family, without a tunnel and in one, and with VLAN tags.
 func TestChecksums(t *testing.T) {
-	addr := netip.MustParseAddr
-	type pair = [2]netip.Addr
-	pods := []pair{{addr("10.77.1.254"), addr("10.77.2.254")}, {addr("fd77:1::fe"), addr("fd77:2::fe")}}
-	tunnels := []pair{{}, {addr("192.0.2.1"), addr("192.0.2.2")}, {addr("fd78::1"), addr("fd78::2")}}
+	pods := [][2]netip.Addr{pair("10.77.1.254", "10.77.2.254"), pair("fd77:1::fe", "fd77:2::fe")}
+	tunnels := [][2]netip.Addr{{}, pair("192.0.2.1", "192.0.2.2"), pair("fd78::1", "fd78::2")}
 	for _, ends := range pods {
 		for _, nodes := range tunnels {
 			for tags := range 3 {
@@ -124,8 +126,14 @@ func TestSums(t *testing.T) {
 	for _, c := range []struct {
 		sums
 		want api.Checksums
-	}{{sums{}, ""}, {sums{right: 3}, api.ChecksumsRight}, {sums{wrong: 3}, api.ChecksumsWrong}, {sums{offloaded: 2}, api.ChecksumsOffloaded},
-		{sums{right: 1, wrong: 5}, ""}, {sums{wrong: 2, offloaded: 1}, ""}} {
+	}{
+		{sums{}, ""},
+		{sums{right: 3}, api.ChecksumsRight},
+		{sums{wrong: 3}, api.ChecksumsWrong},
+		{sums{offloaded: 2}, api.ChecksumsOffloaded},
+		{sums{right: 1, wrong: 5}, ""},
+		{sums{wrong: 2, offloaded: 1}, ""},
+	} {
 		if got := c.all(); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.sums, got, c.want)
 		}

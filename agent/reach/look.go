@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
@@ -142,7 +145,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		e.NoTunnel = why
 	}
 	if tunnelled {
-		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
+		e.Tunnel = carriedBy(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	if counts.Heard == 0 && counts.Peers > 1 {
 		p.deaf = now
@@ -360,7 +363,7 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 				out[i].Echo = pure.CannotAsk
 				return
 			}
-			out[i].UnderlaySize = w.size
+			out[i].UnderlaySize, out[i].NoCarrier = w.size, noCarrier(s.Transport.Name)
 			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
 				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
@@ -373,8 +376,17 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 	return out
 }
 
-// carrier is what a firewall sees of a tunnel.
-func carrier(t nat.Tunnel) string {
+// noCarrier is the interface if it is up and has no carrier. br-uplink loses it with its NIC.
+func noCarrier(ifName string) string {
+	l, err := netlink.LinkByName(ifName)
+	if err != nil || l.Attrs().RawFlags&unix.IFF_UP == 0 || l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0 {
+		return ""
+	}
+	return ifName
+}
+
+// carriedBy is what a firewall sees of a tunnel.
+func carriedBy(t nat.Tunnel) string {
 	if t.Port == 0 {
 		return "IP protocol " + t.Protocol
 	}

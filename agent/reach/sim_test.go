@@ -33,6 +33,8 @@ type world struct {
 	random *rand.Rand
 	// passes says whether a packet of pods arrives, and pings whether a node's own address answers.
 	passes, pings func(from, to *simulated, full bool) bool
+	// unplugged is the node whose interface has no carrier.
+	unplugged *simulated
 	// drops is what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
 	// loses says whether a family passes nothing; nil: none.
@@ -194,6 +196,9 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 		s.examining++
 		to := s.world.byAddr[p.addr]
 		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
+		if s.world.unplugged == s {
+			out[i].NoCarrier = "eth0"
+		}
 		if s.world.drops != nil {
 			out[i].DropsIn, out[i].DropsOut = s.world.drops(s, to)
 		}

@@ -44,6 +44,8 @@ type Evidence struct {
 	// EndEcho is a ping from this node's end to the peer's, the way that pods' packets go, and GatewayEcho one to the
 	// gateway of the peer's pods where that is not answered: each node has one, whether it probes or not.
 	EndEcho, GatewayEcho Answer
+	// NoCarrier is the interface of this node to the others, if it has no carrier.
+	NoCarrier string
 	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
 	// nothing that could be found.
 	DropsIn, DropsOut string
@@ -178,6 +180,9 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
+	case e.Echo == NotHeard && e.unplugged():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("this node reaches no other node: %s has no carrier: its cable, the switch port, or the NIC", e.NoCarrier)
 	case e.Echo == NotHeard && e.mayBeDown():
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
@@ -263,6 +268,9 @@ func (e Evidence) blocked() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo
 
 // cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
 func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
+
+// unplugged reports whether this node's own interface is why nothing is heard.
+func (e Evidence) unplugged() bool { return e.NoCarrier != "" && e.Heard == 0 && e.Pinged == 0 }
 
 // suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so
 // many are not down at once.

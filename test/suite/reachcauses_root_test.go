@@ -315,11 +315,16 @@ func (c *causes) nodeFaults(t *testing.T) {
 	routeless[0].end = "ip route replace default via 192.168.78.1"
 	c.named(t, routeless...)
 	for _, other := range []string{"node1", "node2", "node3"} {
-		alone = append(alone, faulty{name: "node4 is cut off from " + other, at: underlay.Hub, begin: "true", end: "true",
+		alone = append(alone, faulty{name: "node4 is cut off from " + other,
 			from: other, to: "node4", there: "fails cut-off", back: "fails cut-off", alone: []string{"cut-off", "underlay", "route"}})
 	}
-	alone[0].begin, alone[0].end = "ip link set node4 down", "ip link set node4 up"
-	c.named(t, alone...)
+	c.sh(t, underlay.Hub, "ip link set node4 down")
+	c.found(t, alone)
+	if r := c.reach(t, "node4"); len(r.Findings) == 0 || !strings.Contains(r.Findings[0].Text, "eth0 has no carrier") {
+		t.Errorf("node4, whose cable is out, has found %+v", r.Findings)
+	}
+	c.sh(t, underlay.Hub, "ip link set node4 up")
+	c.allReached(t, "node4's cable is in again")
 	t.Run("a wrong address", func(t *testing.T) { c.wrongAddress(t) })
 }
 
