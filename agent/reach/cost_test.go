@@ -49,7 +49,7 @@ func newLarge(peers []desired.Peer) *large {
 	cfg := api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}
 	l.talk = newTalk(New(Parts{Config: cfg, NodeName: "this", Board: board, Metrics: status.NewMetrics("test"),
 		Interval: 2 * time.Second, Log: logr.Discard()}), end{addrs: []netip.Addr{netip.MustParseAddr("10.77.1.254")}, mtu: 1450})
-	l.dial = func(_, to netip.Addr) (socket, error) { return answered{l, to}, nil }
+	l.dial = func(_ netip.AddrPort, to netip.Addr) (socket, error) { return answered{l, to}, nil }
 	l.read = func(time.Time) []heard {
 		defer func() { l.kept = nil }()
 		return l.kept

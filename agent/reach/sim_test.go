@@ -39,6 +39,8 @@ type world struct {
 	drops func(at, peer *simulated) (in, out string)
 	// loses says whether a family passes nothing; nil: none.
 	loses func(ipv4 bool) bool
+	// drains says whether packets from a source port are lost between the nodes; nil: none.
+	drains func(from, to *simulated, port uint16) bool
 	// place is where packets end that do not pass; nil: between the nodes.
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
@@ -142,8 +144,12 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 	prober := New(Parts{Config: cfg, NodeName: name, Board: board,
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
-	s.dial = func(_, to netip.Addr) (socket, error) {
-		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4()}, nil
+	s.dial = func(from netip.AddrPort, to netip.Addr) (socket, error) {
+		port := from.Port()
+		if port == 0 { // the kernel chooses
+			port = uint16(32768 + s.world.random.IntN(28232))
+		}
+		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4(), port: port}, nil
 	}
 	s.talk.examine, s.talk.open = s.examine, s.tap
 	s.dead = false
@@ -156,6 +162,7 @@ func (s *simulated) restart() { s.start(s.NodeName, s.addrs, s.Board) }
 type wireless struct {
 	from, to *simulated
 	ipv4     bool
+	port     uint16
 	refused  bool
 }
 
@@ -169,6 +176,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case err != nil:
 		return 0, err
 	case w.loses != nil && w.loses(c.ipv4):
+	case w.drains != nil && w.drains(c.from, c.to, c.port):
 	case !w.passes(c.from, c.to, p.Full):
 	case c.to.idle:
 	case c.to.dead:
@@ -451,7 +459,7 @@ func TestLossIsNoMTU(t *testing.T) {
 		}
 		resolved := w.resolved(a)
 		for what := range w.told {
-			if strings.HasSuffix(what, " mtu") {
+			if strings.HasSuffix(what, " mtu") || strings.HasSuffix(what, " multipath") {
 				t.Errorf("%.0f%% loss: %v", share*100, w.told)
 			}
 		}

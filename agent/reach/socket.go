@@ -70,10 +70,13 @@ type port struct {
 	to netip.Addr
 }
 
-// dial opens a socket to an end, from a port that the kernel chooses. Its packets are not fragmented, whatever the
-// kernel has learnt of the path. The calling thread is in the end's namespace.
-func dial(from, to netip.Addr) (socket, error) {
-	fd, err := open(netip.AddrPortFrom(from, 0))
+// dial opens a socket to an end, from a port, or, if it is 0 or in use, one that the kernel chooses. Its packets are
+// not fragmented, whatever the kernel has learnt of the path. The calling thread is in the end's namespace.
+func dial(from netip.AddrPort, to netip.Addr) (socket, error) {
+	fd, err := open(from)
+	if errors.Is(err, unix.EADDRINUSE) {
+		fd, err = open(netip.AddrPortFrom(from.Addr(), 0))
+	}
 	if err != nil {
 		return nil, err
 	}

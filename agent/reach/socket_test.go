@@ -14,7 +14,7 @@ import (
 // A kernel without an agent refuses, by its own address.
 func TestRefused(t *testing.T) {
 	for _, a := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()} {
-		s, err := dial(a, a)
+		s, err := dial(netip.AddrPortFrom(a, 0), a)
 		if err != nil {
 			t.Log(a, err) // IPv6 may be off
 			continue

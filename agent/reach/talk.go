@@ -76,7 +76,7 @@ type talk struct {
 // evidence about paths, and begins looks at their packets.
 type network struct {
 	read    func(now time.Time) []heard
-	dial    func(from, to netip.Addr) (socket, error)
+	dial    func(from netip.AddrPort, to netip.Addr) (socket, error)
 	examine func(ctx context.Context, s *status.Status, paths []path) []examined
 	open    func(s *status.Status, to path) tap
 }
@@ -360,7 +360,7 @@ func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
 	return o
 }
 
-// send sends the next packet of a path, from another port than the last.
+// send sends the next packet of a path, from another port than the last: its own, or what the kernel chooses.
 func (t *talk) send(to path, now time.Time, leaving bool) {
 	p := t.peers[to]
 	if p == nil {
@@ -382,7 +382,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 		size = t.fullSize(to, p)
 	}
 	i := slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })
-	conn, err := t.dial(t.addrs[i], to.addr)
+	conn, err := t.dial(netip.AddrPortFrom(t.addrs[i], packet.Port()), to.addr)
 	if err == nil {
 		p.conn = conn
 		_, err = conn.Write(packet.Append(nil, size))

@@ -58,6 +58,12 @@ func reachFindings(s api.AgentState) []report.Finding {
 	return out
 }
 
+const multipathRemedy = "See the counters of each member and each next hop, on both nodes and at the switches between, and take out the one that drops"
+
+func multipathCommands() []string {
+	return []string{"cat /proc/net/bonding/*; ip -s link   # members, their errors", "ip route   # next hops of ECMP"}
+}
+
 const checksumRemedy = "Have the sender's kernel compute checksums instead of its NIC, and update the NIC's driver and firmware, or the hypervisor"
 
 // reachRemedy is what to do: where the cause was not found out, how to find it.
@@ -77,6 +83,8 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	case reach.CauseSource:
 		return report.Remedy{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
 			"come from the addresses of the Nodes"}
+	case reach.CauseMultipath:
+		return report.Remedy{Text: multipathRemedy, Commands: multipathCommands()}
 	case reach.CauseChecksum:
 		return report.Remedy{Text: checksumRemedy, Commands: []string{
 			fmt.Sprintf("fairleadctl reach %s %s   # by which NIC they leave node %s, and its driver", f.Node, s.Node, f.Node),

@@ -211,6 +211,8 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		return on(w.At, "See what the node's firewall drops, and which packets the tables of Open vSwitch drop", "doctor firewall")
 	case reach.CauseRoute, reach.CauseAddress, reach.CauseSource, reach.CauseBetween, reach.CauseChecksum:
 		return underlayRemedy(w)
+	case reach.CauseMultipath:
+		return []report.Remedy{{Text: multipathRemedy, Commands: multipathCommands()}}
 	case reach.CauseNoTunnel:
 		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
 	case reach.CauseTunnelDiffers:

@@ -206,6 +206,10 @@ func (p between) cause() (c Cause, at, text string) {
 		return CauseMTU, "", "small packets pass, and the underlay between the nodes does not pass packets of full size either: " +
 			"its MTU is smaller somewhere on the way"
 	}
+	if multi := string(CauseMultipath); p.px.Cause == multi || p.py.Cause == multi {
+		return CauseMultipath, "", "from some source ports all are, and from the others none: packets take several ways, by their ports, and " +
+			"one of the ways drops them, such as a member of a bond or a next hop of ECMP"
+	}
 	return CauseLossy, "", "what drops them was not found out"
 }
 

@@ -47,16 +47,22 @@ type Link struct {
 	// Asked: packets are sent of this end's own accord, and not only because the peer asks.
 	Asked bool
 
-	began, sent   time.Time // since when packets are sent without a pause, and when the last was
-	seq           uint32
-	heard         time.Time // when a packet of the peer came
-	again         time.Time // when the first came after a silence
-	last          Packet    // of the peer
-	highest, seen uint32    // the highest number, and which of those below it came: a bit each
-	counted       int       // how many of the window the peer has sent
-	narrow, lossy bool      // what the window shows, or has shown and does not refute
-	missed        bool      // the last packet of full size in the window
+	began, sent time.Time // since when packets are sent without a pause, and when the last was
+	seq         uint32
+	heard       time.Time // when a packet of the peer came
+	again       time.Time // when the first came after a silence
+	last        Packet    // of the peer
+	arrivals
+	ways          ways
+	narrow, lossy bool // what the window shows, or has shown and does not refute
+	missed        bool // the last packet of full size in the window
 	refused       time.Time
+}
+
+// arrivals are which of the peer's last packets came.
+type arrivals struct {
+	highest, seen uint32 // the highest number, and which of those below it came: a bit each
+	counted       int    // how many of the window the peer has sent
 }
 
 // State is what is known of a Link at one time.
@@ -71,6 +77,8 @@ type State struct {
 	EverHeard bool
 	// LostFrom and LostTo are how many of the last 32 packets were lost.
 	LostFrom, LostTo int
+	// BadFrom and BadTo are from how many of the source ports of a trial nothing comes, while all comes from the others.
+	BadFrom, BadTo uint8
 }
 
 func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy }
@@ -102,7 +110,8 @@ func (l *Link) Next(now time.Time) Packet {
 	l.seq, l.sent = l.seq+1, now
 	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Interval: l.Interval, Full: l.seq%fullEvery == 0,
 		Asks:  l.Asked,
-		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy}}
+		Trial: l.ways.next(l.hearsPeer(now) && l.to() == Lossy, l.last.Heard.Bad > 0),
+		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy, Bad: l.ways.bad}}
 }
 
 // paused reports whether this process did not run, or only starts. What it finds is of that time.
@@ -137,6 +146,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	switch ahead := p.Seq - l.highest; {
 	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
 		l.highest, l.seen, l.counted, l.narrow, l.lossy = p.Seq, 1, 1, false, false
+		l.ways.trial, l.ways.bad = 0, 0
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
 	default:
@@ -146,6 +156,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 		l.again = now
 	}
 	l.heard, l.last = now, p
+	l.ways.try(p, l.arrivals)
 	l.weigh()
 }
 
@@ -166,7 +177,9 @@ func (l *Link) weigh() {
 			gaps++
 		}
 	}
-	l.lossy = gaps >= lossy || l.lossy && gaps > 0
+	if l.lossy = gaps >= lossy || l.lossy && gaps > 0; !l.lossy {
+		l.ways.bad = 0
+	}
 	recent := full[max(0, len(full)-narrow):]
 	l.missed = len(recent) > 0 && !recent[len(recent)-1]
 	switch {
@@ -237,6 +250,7 @@ func (l *Link) State(now time.Time) State {
 		return s
 	}
 	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(), int(l.last.Heard.Lost)
+	s.BadFrom, s.BadTo = l.ways.bad, l.last.Heard.Bad
 	return s
 }
 

@@ -45,7 +45,9 @@ type Packet struct {
 	Leaving bool
 	// Asks: the sender sends of its own accord, and not only because it is asked. Whom it asks sends back as long as it
 	// asks: if each end went on because the other does, whoever met once would never part.
-	Asks  bool
+	Asks bool
+	// Trial numbers trials by which way packets are lost (Port); 0: it is of none.
+	Trial uint8
 	Heard Heard
 	// About is a node, by NameHash, of which the sender hears nothing: does the receiver? 0: none. Other answers what the
 	// receiver has asked.
@@ -66,6 +68,8 @@ type Heard struct {
 	// Lost is how many of the last 32 packets it has not heard, and Narrow and Lossy what it makes of that.
 	Lost          uint8
 	Narrow, Lossy bool
+	// Bad is from how many source ports of a trial none came, while all came from the others.
+	Bad uint8
 }
 
 // NameHash is how packets name nodes.
@@ -96,6 +100,7 @@ func (p Packet) Append(b []byte, size int) []byte {
 	b = binary.BigEndian.AppendUint64(b, p.About)
 	b = binary.BigEndian.AppendUint64(b, p.Other.Node)
 	b = binary.BigEndian.AppendUint32(b, millis(p.Other.Age))
+	b = append(b, p.Trial, p.Heard.Bad)
 	return append(b, make([]byte, max(size, Size)-(len(b)-start))...)
 }
 
@@ -126,9 +131,10 @@ func Parse(b []byte) (Packet, error) {
 		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
 		Interval: fromMillis(be.Uint32(b[36:])),
 		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])),
-			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0},
-		About: be.Uint64(b[40:]), Other: Other{Node: be.Uint64(b[48:]), Age: fromMillis(be.Uint32(b[56:]))}}
-	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Heard.Lost > window || p.Other.Age < 0 {
+			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0, Bad: b[61]},
+		Trial: b[60], About: be.Uint64(b[40:]), Other: Other{Node: be.Uint64(b[48:]), Age: fromMillis(be.Uint32(b[56:]))}}
+	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Other.Age < 0 || p.Heard.Lost > window ||
+		p.Heard.Bad >= tryPorts {
 		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
 	}
 	return p, nil

@@ -10,7 +10,7 @@ import (
 func samplePacket() Packet {
 	return Packet{From: NameHash("a"), To: NameHash("b"), Seq: 7, Uptime: time.Minute, Interval: 2 * time.Second,
 		MTU: 1450, Full: true, Leaving: true, Asks: true,
-		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true},
+		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true, Bad: 2}, Trial: 9,
 		About: NameHash("c"), Other: Other{NameHash("d"), 700 * time.Millisecond}}
 }
 
@@ -22,7 +22,7 @@ func TestPacket(t *testing.T) {
 		}
 	}
 	good := samplePacket().Append(nil, 0)
-	for i, what := range map[int]string{0: "another protocol", 3: "another version", 5: "40 losses of 32"} {
+	for i, what := range map[int]string{0: "another protocol", 3: "another version", 5: "40 losses of 32", 61: "40 ports of 4"} {
 		b := bytes.Clone(good)
 		b[i] = 40
 		if p, err := Parse(b); err == nil {

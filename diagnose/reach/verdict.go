@@ -104,7 +104,9 @@ const (
 	CauseChecksum Cause = "checksum"
 	CauseMTU      Cause = "mtu"
 	CauseLossy    Cause = "lossy"
-	CauseNotFound Cause = "not-found"
+	// CauseMultipath: of several ways that packets take, by their ports, one drops all.
+	CauseMultipath Cause = "multipath"
+	CauseNotFound  Cause = "not-found"
 )
 
 // Silent reports whether the cause says that nothing at all is heard of the peer.
@@ -129,7 +131,7 @@ func (s State) How(c Cause) string {
 		return "broken"
 	case either(Narrow) || c == CauseMTU:
 		return "narrow"
-	case either(Lossy) || c == CauseLossy:
+	case either(Lossy) || c == CauseLossy || c == CauseMultipath:
 		return "lossy"
 	}
 	return "broken"
@@ -156,10 +158,21 @@ func Judge(e Evidence) Verdict {
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
 	case s.From == Lossy || s.To == Lossy:
 		v.Cause, v.Broken, v.Text = CauseLossy, true, e.broken()+": what drops them was not found out"
+		if s.From != Lossy || s.BadFrom > 0 {
+			if s.To != Lossy || s.BadTo > 0 {
+				v.Cause, v.Text = CauseMultipath, e.broken()+": "+multipath(max(s.BadFrom, s.BadTo))
+			}
+		}
 	default:
 		return e.narrow(v)
 	}
 	return v
+}
+
+// multipath is what a trial has shown.
+func multipath(bad uint8) string {
+	return fmt.Sprintf("from %d of %d source ports all are, and from the others none: packets take several ways, by their ports, and one of "+
+		"the ways drops them, such as a member of a bond or a next hop of ECMP", bad, tryPorts)
 }
 
 // mayBlock is what may drop the packets of all peers.
