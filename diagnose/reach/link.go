@@ -157,7 +157,9 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	}
 	l.heard, l.last = now, p
 	l.ways.try(p, l.arrivals)
-	l.weigh()
+	if l.weigh(); !l.lossy {
+		l.ways.bad = 0
+	}
 }
 
 // weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
@@ -177,9 +179,7 @@ func (l *Link) weigh() {
 			gaps++
 		}
 	}
-	if l.lossy = gaps >= lossy || l.lossy && gaps > 0; !l.lossy {
-		l.ways.bad = 0
-	}
+	l.lossy = gaps >= lossy || l.lossy && gaps > 0
 	recent := full[max(0, len(full)-narrow):]
 	l.missed = len(recent) > 0 && !recent[len(recent)-1]
 	switch {

@@ -157,14 +157,18 @@ func Judge(e Evidence) Verdict {
 	case s.From == Fails || s.To == Fails:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
 	case s.From == Lossy || s.To == Lossy:
-		v.Cause, v.Broken, v.Text = CauseLossy, true, e.broken()+": what drops them was not found out"
-		if s.From != Lossy || s.BadFrom > 0 {
-			if s.To != Lossy || s.BadTo > 0 {
-				v.Cause, v.Text = CauseMultipath, e.broken()+": "+multipath(max(s.BadFrom, s.BadTo))
-			}
-		}
+		return e.lossy(v)
 	default:
 		return e.narrow(v)
+	}
+	return v
+}
+
+// lossy is about packets some of which are lost.
+func (e Evidence) lossy(v Verdict) Verdict {
+	v.Cause, v.Broken, v.Text = CauseLossy, true, e.broken()+": what drops them was not found out"
+	if s := e.State; (s.From != Lossy || s.BadFrom > 0) && (s.To != Lossy || s.BadTo > 0) {
+		v.Cause, v.Text = CauseMultipath, e.broken()+": "+multipath(max(s.BadFrom, s.BadTo))
 	}
 	return v
 }
@@ -193,31 +197,40 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // as one that has just been created, or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not run", e.Node)
-	case e.Echo == NotHeard && e.unplugged():
-		v.Cause, v.Broken = CauseAlone, true
-		v.Text = fmt.Sprintf("this node reaches no other node: %s has no carrier: its cable, the switch port, or the NIC", e.NoCarrier)
-	case e.Echo == NotHeard && e.mayBeDown():
-		v.Cause = CauseNodeAway
-		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
-	case e.Echo == NotHeard && e.cutOff():
-		v.Cause, v.Broken = CauseAlone, true
-		v.Text = fmt.Sprintf("this node reaches none of the %d other nodes that it asks, neither their pods nor their own "+
-			"addresses: it is cut off, by itself or by the underlay next to it", e.Peers)
-	case e.Echo == NotHeard && e.Runs != "":
-		v.Cause, v.Broken = CauseUnderlay, true
-		v.Text = fmt.Sprintf("node %s answers nothing at all here, neither its pods nor its own address, though %s hears it: the underlay "+
-			"between the two nodes passes neither pods' packets nor ping, in one direction or both", e.Node, e.Runs)
 	case e.Echo == NotHeard:
-		v.Cause, v.Broken = CauseUnderlay, true
-		v.Text = fmt.Sprintf("node %s answers nothing at all, neither its pods nor its own address, and its Node is not said to be "+
-			"down: the underlay between the nodes passes neither pods' packets nor ping, in one direction or both, or node %s is cut "+
-			"off, has no route back, or that is not its address", e.Node, e.Node)
+		return e.nothing(v)
 	case e.Echo == CannotAsk && e.mayBeDown():
 		return Verdict{} // it may be down
 	case e.mayStart():
 		return Verdict{}
 	default:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
+	}
+	return v
+}
+
+// nothing is about a peer of which nothing comes, and whose node's own address does not answer either.
+func (e Evidence) nothing(v Verdict) Verdict {
+	switch {
+	case e.unplugged():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("this node reaches no other node: %s has no carrier: its cable, the switch port, or the NIC", e.NoCarrier)
+	case e.mayBeDown():
+		v.Cause = CauseNodeAway
+		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
+	case e.cutOff():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("this node reaches none of the %d other nodes that it asks, neither their pods nor their own "+
+			"addresses: it is cut off, by itself or by the underlay next to it", e.Peers)
+	case e.Runs != "":
+		v.Cause, v.Broken = CauseUnderlay, true
+		v.Text = fmt.Sprintf("node %s answers nothing at all here, neither its pods nor its own address, though %s hears it: the underlay "+
+			"between the two nodes passes neither pods' packets nor ping, in one direction or both", e.Node, e.Runs)
+	default:
+		v.Cause, v.Broken = CauseUnderlay, true
+		v.Text = fmt.Sprintf("node %s answers nothing at all, neither its pods nor its own address, and its Node is not said to be "+
+			"down: the underlay between the nodes passes neither pods' packets nor ping, in one direction or both, or node %s is cut "+
+			"off, has no route back, or that is not its address", e.Node, e.Node)
 	}
 	return v
 }
