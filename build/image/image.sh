@@ -17,15 +17,16 @@ flock 8
 build/image/programs.sh "$out/programs" "$version" # unchanged programs are not linked again
 
 base=$(build/image/base.sh)
-base_image=localhost/fairlead-base:$(basename "$base" .tar)
+base_image=localhost/fairlead-base:$(basename "$base" .tar)-timeless
 # A store of its own, which "rm -r" of the cache removes; vfs where overlay is not supported there.
 buildah() { command buildah --root "$cache/images" --runroot /run/fairlead-images "$@"; }
 if ! buildah inspect --type image "$base_image" >/dev/null 2>&1; then
 	container=$(buildah from scratch)
 	buildah add -q "$container" "$base" / >/dev/null
-	buildah commit -q --rm "$container" "$base_image" >/dev/null
+	buildah commit -q --timestamp 0 --rm "$container" "$base_image" >/dev/null
 fi
-buildah bud -q --isolation chroot --layers --pull-never --build-arg BASE="$base_image" --build-arg PROGRAMS=prebuilt \
+# With one time for all files and layers the same source and the same packages make the same image.
+buildah bud -q --timestamp 0 --isolation chroot --layers --pull-never --build-arg BASE="$base_image" --build-arg PROGRAMS=prebuilt \
 	--build-arg BUILDER="$base_image" --build-arg VERSION="$version" -t "localhost/$image" -f Dockerfile . >/dev/null
 
 rm -f "$out/fairlead.tar.new"

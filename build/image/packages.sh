@@ -35,4 +35,4 @@ done
 mkdir -p /usr/local/lib/cni /usr/local/lib/fairlead /usr/share/fairlead
 
 rm -rf openvswitch-*.deb /usr/sbin/policy-rc.d /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* \
-	/var/log/* /etc/openvswitch/* /var/lib/openvswitch/*
+	/var/log/* /var/cache/ldconfig/* /etc/openvswitch/* /var/lib/openvswitch/*
