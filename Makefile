@@ -31,8 +31,11 @@ LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools 
 	./controller ./test/bridged ./test/chain ./ctl ./test/lab ./ipam/pool ./datapath/nat ./ipam/allocator
 
 IMAGE ?= fairlead/fairlead:dev
+# An SSH key, or a public one whose private key ssh-agent has.
+SIGN_KEY ?=
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+.PHONY: help manifests build image release \
+	test-in-container deps root once plugins test test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -45,6 +48,9 @@ build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fa
 image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root)
 	@build/deps.sh image
 	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' build/image/image.sh
+
+release: root ## the files of a release in out/release: VERSION=v0.1.0, SIGN_KEY=... signs (root)
+	@go run ./build/release -version '$(VERSION)' -key '$(SIGN_KEY)'
 
 # A privileged container may load modules and set kernel parameters, so this is for people's own machines, too. What is
 # built once stays in volumes of the engine.

@@ -11,7 +11,8 @@ import (
 
 const usage = `usage:
   bom sbom -root DIR -version-of PROGRAM -o FILE PROGRAMS...
-        CycloneDX: Go modules of the programs (files, or directories of them) and Debian's packages below DIR
+        CycloneDX: Go modules of the programs (files, or directories of them) and Debian's packages below DIR, unless
+        DIR is empty
   bom licences -o FILE PROGRAMS...
         the licence texts of the Go modules of the programs; needs go, and runs in their module
   bom layers [-extract DIR] ARCHIVE

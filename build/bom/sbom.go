@@ -44,7 +44,7 @@ type occurrence struct {
 }
 
 // writeSBOM lists the modules of the programs and the packages below root. The overall version is what the program
-// versionOf reports.
+// versionOf reports. Without root it is a list of the programs alone.
 func writeSBOM(out, root, versionOf string, programs []string) error {
 	version := ""
 	if versionOf != "" {
@@ -62,6 +62,15 @@ func writeSBOM(out, root, versionOf string, programs []string) error {
 	if err != nil {
 		return err
 	}
+	d := document{Format: "CycloneDX", Spec: "1.5", Version: 1,
+		Metadata: metadata{component{Type: "container", Name: "fairlead", Version: version}}}
+	for _, m := range mods {
+		d.Components = append(d.Components, m.component())
+	}
+	if root == "" {
+		d.Metadata.Component.Type = "application"
+		return d.write(out)
+	}
 	packages, err := debs(root)
 	if err != nil {
 		return err
@@ -70,14 +79,13 @@ func writeSBOM(out, root, versionOf string, programs []string) error {
 	if err != nil {
 		return fmt.Errorf("reading Debian's release: %w", err)
 	}
-	d := document{Format: "CycloneDX", Spec: "1.5", Version: 1,
-		Metadata: metadata{component{Type: "container", Name: "fairlead", Version: version}}}
-	for _, m := range mods {
-		d.Components = append(d.Components, m.component())
-	}
 	for _, p := range packages {
 		d.Components = append(d.Components, p.component(distro))
 	}
+	return d.write(out)
+}
+
+func (d document) write(out string) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false) // package URLs have ampersands

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// semantic is a version by https://semver.org with a v before it. Metadata ("+...") cannot be in the tag of an image.
+var semantic = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
+	`(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?$`)
+
+// check returns the release's section of CHANGELOG.md, or all that is missing for a release.
+func (r release) check() (notes string, err error) {
+	if !semantic.MatchString(r.version) {
+		return "", fmt.Errorf("%q is no version of a release: make release VERSION=v0.1.0, as https://semver.org has it "+
+			"behind the v, without metadata (+)", r.version)
+	}
+	notes, noNotes := r.notes()
+	errs := []error{noNotes, r.clean(), r.tag()}
+	if exists(r.dir()) {
+		errs = append(errs, fmt.Errorf("%s is there: remove it to make it again", r.dir()))
+	}
+	if r.key != "" {
+		if said, err := exec.Command("ssh-keygen", "-l", "-f", r.key).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("SIGN_KEY=%s is no key that ssh-keygen can read: %s (%w)", r.key,
+				strings.TrimSpace(string(said)), err))
+		}
+	}
+	return notes, errors.Join(errs...)
+}
+
+// notes is the section of CHANGELOG.md, with links that work elsewhere.
+func (r release) notes() (string, error) {
+	text, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
+	if err != nil {
+		return "", err
+	}
+	var section strings.Builder
+	within := false
+	for line := range strings.Lines(string(text)) {
+		if heading, is := strings.CutPrefix(line, "## "); is {
+			words := strings.Fields(heading)
+			within = len(words) > 0 && words[0] == r.version // a date may follow
+			continue
+		}
+		if within {
+			section.WriteString(line)
+		}
+	}
+	body := strings.TrimSpace(section.String())
+	if body == "" {
+		return "", fmt.Errorf("CHANGELOG.md has no section %q with a text: make it of what is under Unreleased, and commit it",
+			"## "+r.version)
+	}
+	link := regexp.MustCompile(`\]\(([^():#]+[^():]*)\)`)
+	body = link.ReplaceAllString(body, "](https://github.com/fairlead-cni/fairlead/blob/"+r.version+"/$1)")
+	return "# Fairlead " + r.version + "\n\n" + body + "\n", nil
+}
+
+// clean refuses a working copy that is not its commit.
+func (r release) clean() error {
+	changed, err := r.git("status", "--porcelain")
+	if err == nil && changed != "" {
+		err = fmt.Errorf("these differ from the commit: commit or remove them\n%s", changed)
+	}
+	return err
+}
+
+// tag refuses a version that another commit has. A release may be made before its tag.
+func (r release) tag() error {
+	there, err := r.git("tag", "--list", r.version)
+	if err != nil || there == "" {
+		return err
+	}
+	tagged, err := r.git("rev-parse", r.version+"^{commit}")
+	head, err2 := r.git("rev-parse", "HEAD")
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if tagged != head {
+		return fmt.Errorf("the tag %s is on commit %s, and this is %s: git checkout %s, or choose another version", r.version,
+			tagged, head, r.version)
+	}
+	return nil
+}
+
+func (r release) git(args ...string) (string, error) {
+	c := exec.Command("git", args...)
+	c.Dir = r.root
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimRight(string(out), "\n"), nil
+}

@@ -1,0 +1,95 @@
+// Command release makes the files of a release in out/release/VERSION, or says what is missing for one before anything
+// is built. "make release" calls it; docs/release.md lists the files and says how users verify them. The same commit
+// gives the same files in every directory.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// release is what is made, from the working copy in the directory root.
+type release struct{ root, version, key string }
+
+func main() {
+	r := release{root: "."}
+	flag.StringVar(&r.version, "version", "", "semantic version, such as v0.1.0, with a section in CHANGELOG.md")
+	flag.StringVar(&r.key, "key", "", "SSH key that signs SHA256SUMS; a public one, if ssh-agent has the private one")
+	flag.Parse()
+	dir, err := r.build()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+	fmt.Println(dir)
+}
+
+// dir is where the release is when it is whole.
+func (r release) dir() string { return filepath.Join(r.root, "out/release", r.version) }
+
+// programs is where build/image/image.sh has the image's programs.
+func (r release) programs() string { return filepath.Join(r.root, "out/image/programs") }
+
+// build makes the release beside its directory, and renames it when it is whole.
+func (r release) build() (dir string, err error) {
+	notes, err := r.check()
+	if err != nil {
+		return "", err
+	}
+	unfinished := r.dir() + ".unfinished"
+	if err := errors.Join(os.RemoveAll(unfinished), os.MkdirAll(unfinished, 0o755)); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
+	for _, step := range []func() error{
+		r.image,
+		func() error { return r.files(unfinished, notes) },
+		func() error { return r.imageFiles(unfinished) },
+		r.clean, // what was changed meanwhile may be in some files and not in others
+		func() error { return writeSums(unfinished) },
+		func() error { return sign(unfinished, r.key) },
+		func() error { return os.Rename(unfinished, r.dir()) },
+	} {
+		if err := step(); err != nil {
+			return "", err
+		}
+	}
+	return r.dir(), nil
+}
+
+// image builds the image and its programs, without what an earlier build has left of other versions.
+func (r release) image() error {
+	if err := os.RemoveAll(filepath.Join(r.root, "out/image")); err != nil {
+		return err
+	}
+	_, repository, err := r.manifest()
+	if err != nil {
+		return err
+	}
+	if err := r.run("build/deps.sh", "image"); err != nil {
+		return err
+	}
+	return r.run("env", "VERSION="+r.version, "IMAGE="+repository+":"+r.version, "build/image/image.sh")
+}
+
+// run runs a command in the working copy, with its output on stderr.
+func (r release) run(name string, args ...string) error {
+	c := exec.Command(name, args...)
+	c.Dir, c.Stdin, c.Stdout, c.Stderr = r.root, os.Stdin, os.Stderr, os.Stderr
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(c.Args, " "), err)
+	}
+	return nil
+}
+
+// exists is false also for a path that cannot be looked at.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
