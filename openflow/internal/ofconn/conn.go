@@ -307,24 +307,32 @@ func Read(r io.Reader) (Message, error) {
 	return m, nil
 }
 
-// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long.
+// askAgain is how long after the switch was asked for a sign of life it is looked at again: its answer, which comes at
+// once, is ProbeAfter old then.
+const askAgain = ProbeAfter + ProbeAfter/8
+
+// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long. It
+// wakes up when that can be, no sooner: an agent at rest has hardly anything else to do.
 func (c *Conn) watch() {
-	tick := time.NewTicker(ProbeAfter / 4)
-	defer tick.Stop()
+	look := time.NewTimer(ProbeAfter)
+	defer look.Stop()
 	for {
 		select {
 		case <-c.done:
 			return
 		case m := <-c.echo:
 			_ = c.write(Encode(EchoReply, m.XID, m.Body))
-		case <-tick.C:
+		case <-look.C:
 			silence := time.Since(c.opened) - time.Duration(c.heard.Load())
 			switch {
-			case silence > LostAfter:
+			case silence >= LostAfter:
 				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
 					silence.Round(time.Second)))
-			case silence > ProbeAfter:
+			case silence >= ProbeAfter:
 				_ = c.write(Encode(echoRequest, c.Reserve(1), nil))
+				look.Reset(min(askAgain, LostAfter-silence))
+			default:
+				look.Reset(ProbeAfter - silence)
 			}
 		}
 	}

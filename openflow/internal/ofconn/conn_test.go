@@ -1,6 +1,44 @@
 package ofconn
 
-import "testing"
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// A switch that answers is asked for a sign of life once each askAgain, and one that is silent given up at LostAfter.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := &Conn{sock: here, log: logr.Discard(), done: make(chan struct{}), opened: time.Now(), echo: make(chan Message, 1),
+			nextXID: 1}
+		go c.watch()
+		asks, answered := 0, time.Now()
+		for request := make([]byte, HeaderLen); ; asks++ {
+			if _, err := io.ReadFull(there, request); err != nil {
+				break
+			}
+			if time.Since(c.opened) < time.Minute {
+				answered = time.Now()
+				c.heard.Store(int64(time.Since(c.opened)))
+			}
+		}
+		if most := int(time.Minute/askAgain) + 3; asks > most {
+			t.Errorf("in a minute, and until it was given up, the switch was asked %d times, want at most %d", asks, most)
+		}
+		if silent := time.Since(answered); silent != LostAfter {
+			t.Errorf("given up after %s of silence, want %s", silent, LostAfter)
+		}
+		if err := c.fail(ErrClosed); !strings.Contains(err.Error(), "no message from the switch for 5s") {
+			t.Errorf("given up because of: %v", err)
+		}
+	})
+}
 
 // Late answers to a request that has timed out belong to none.
 func TestAnswersToOthers(t *testing.T) {
