@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
+	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 )
 
@@ -63,27 +63,12 @@ func (a *announcement) list(runtime string) conflist.Config {
 // other CNI plugins have changed: without the list kubelet reports the node as not ready, without the plugin no pod
 // starts.
 func (a *announcement) follow(ctx context.Context) {
-	tick := time.NewTicker(time.Second) // a look costs nothing
-	defer tick.Stop()
-	looked := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	signal.Loop(ctx, a.Intervals.Reconcile, a.Board.OtherRuntime(), func(ctx context.Context) {
 		runtime := a.Board.Load().Runtime
-		if runtime == a.runtime && time.Since(looked) < a.Intervals.Reconcile {
-			continue
-		}
-		looked = time.Now()
 		if err := a.again(ctx, runtime); err != nil {
 			a.Log.Error(err, "installing the CNI network configuration", "runtime", runtime)
-			tick.Reset(a.Intervals.Reconcile)
-			continue
 		}
-		tick.Reset(time.Second)
-	}
+	})
 }
 
 // again installs what is not as it was installed for this runtime.

@@ -150,3 +150,23 @@ func TestAnnouncementAfterSlowPlugin(t *testing.T) {
 		t.Errorf("nothing has changed, and it did something: %v: %s", err, log())
 	}
 }
+
+// Another container runtime is followed at once, not when the files are looked at next.
+func TestAnnouncementFollowsRuntime(t *testing.T) {
+	t.Parallel()
+	a, log := announced(t, "")
+	a.Intervals.Reconcile = time.Hour
+	ctx, stop := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { a.follow(ctx) })
+	defer following.Wait()
+	defer stop()
+	if err := os.Remove(a.path); err != nil {
+		t.Fatal(err)
+	}
+	a.Board.Publish(&status.Status{Snapshot: a.Board.Load().Snapshot, Runtime: "another://2.0"})
+	wait(t, "the list was not installed for another runtime", log, func() bool {
+		_, err := os.Stat(a.path)
+		return err == nil
+	})
+}

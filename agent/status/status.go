@@ -62,6 +62,7 @@ func (s *Status) MTUOf(a api.Attachment) int {
 // Board has the status of now. Any number of goroutines may read it.
 type Board struct {
 	current atomic.Pointer[Status]
+	runtime chan struct{} // see OtherRuntime
 	serving atomic.Bool
 	unknown atomic.Pointer[string] // see RuntimeUses
 }
@@ -71,7 +72,7 @@ var ErrStarting = errors.New("the agent is starting, and has not configured the 
 
 // NewBoard returns a board of an agent that is starting.
 func NewBoard(snapshot *inputs.Snapshot) *Board {
-	b := &Board{}
+	b := &Board{runtime: make(chan struct{}, 1)}
 	b.Publish(&Status{NotReady: ErrStarting, Snapshot: snapshot})
 	return b
 }
@@ -80,7 +81,19 @@ func NewBoard(snapshot *inputs.Snapshot) *Board {
 func (b *Board) Load() *Status { return b.current.Load() }
 
 // Publish replaces the status and returns the one before, nil at first.
-func (b *Board) Publish(s *Status) (before *Status) { return b.current.Swap(s) }
+func (b *Board) Publish(s *Status) (before *Status) {
+	before = b.current.Swap(s)
+	if before != nil && before.Runtime != s.Runtime {
+		select {
+		case b.runtime <- struct{}{}:
+		default: // who waits for it has not looked yet
+		}
+	}
+	return before
+}
+
+// OtherRuntime receives when the node's container runtime is another than before. One goroutine may wait for it.
+func (b *Board) OtherRuntime() <-chan struct{} { return b.runtime }
 
 // Serving notes that CNI requests are answered, and that the container runtime knows of the network.
 func (b *Board) Serving() { b.serving.Store(true) }

@@ -15,8 +15,8 @@ import (
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		c := &Conn{sock: here, log: logr.Discard(), done: make(chan struct{}), opened: time.Now(), echo: make(chan Message, 1),
-			nextXID: 1}
+		c := &Conn{sock: here, log: logr.Discard(), done: make(chan struct{}), opened: time.Now(),
+			echo: make(chan Message, 1), nextXID: 1}
 		go c.watch()
 		asks, answered := 0, time.Now()
 		for request := make([]byte, HeaderLen); ; asks++ {
