@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -201,6 +202,58 @@ func TestRootRunsWhileThreadsExit(t *testing.T) {
 			t.Fatalf("a process that runs was taken for dead by look %d", i)
 		}
 	}
+}
+
+// What has ended has closed its sockets, however many threads it had.
+func TestRootEndWaitsForAllThreads(t *testing.T) {
+	h := create(t, labDir(t), "threads")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	socket := filepath.Join(t.TempDir(), "socket")
+	p := Process{Host: h, Name: "serves"}
+	for range 50 {
+		if err := p.Start(self, serves, socket); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if conn, err := net.Dial("unix", socket); err == nil {
+				conn.Close()
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("it does not serve: %s", p.Tail(10))
+			}
+		}
+		if err := p.End(ctx, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := net.Dial("unix", socket); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("the socket of what has ended: %v", err)
+		}
+	}
+}
+
+// serves has the test's program listen on a socket while it has many threads, each of which takes a while to end.
+const serves = "serve-with-threads"
+
+func serve(socket string) {
+	for range 30 {
+		go func() {
+			runtime.LockOSThread()
+			unix.Pause()
+		}()
+	}
+	_ = os.Remove(socket)
+	if l, err := net.Listen("unix", socket); err == nil {
+		for {
+			_, _ = l.Accept()
+		}
+	}
+	os.Exit(1)
 }
 
 // visits has the test's program do as an agent does: each thread that has been in another network namespace exits.

@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == visits {
 		visit()
 	}
+	if len(os.Args) == 3 && os.Args[1] == serves {
+		serve(os.Args[2])
+	}
 	os.Exit(m.Run())
 }
 

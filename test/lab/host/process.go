@@ -97,14 +97,39 @@ func (p Process) End(ctx context.Context, sig unix.Signal) error {
 			return err
 		}
 	}
-	for p.Host.Runs(pid) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s on %s (pid %d) does not end: %w", p.Name, p.Host.Name, pid, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
+	if err := End(ctx, pid, 0); err != nil {
+		return fmt.Errorf("%s on %s: %w", p.Name, p.Host.Name, err)
 	}
 	return nil
+}
+
+// End sends sig to a process, 0 is none, and waits until it has exited with all its threads: then a pidfd is readable
+// (pidfd_open(2)), and its sockets are closed. A pid of 0 means that it does not run.
+func End(ctx context.Context, pid int, sig unix.Signal) error {
+	if pid == 0 {
+		return nil
+	}
+	process, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(process)
+	if err := unix.PidfdSendSignal(process, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return os.NewSyscallError("pidfd_send_signal", err)
+	}
+	for ctx.Err() == nil {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 50)
+		if ready > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("poll", err)
+		}
+	}
+	return fmt.Errorf("process %d does not end: %w", pid, ctx.Err())
 }
 
 // Tail is the end of the log, at most that many lines.

@@ -117,7 +117,7 @@ func (l *Lab) agentSignal(ctx context.Context, node string, sig unix.Signal) err
 		return err
 	}
 	pid := pidIn(h, agentPID)
-	if err := end(ctx, h, pid, sig); err != nil {
+	if err := host.End(ctx, pid, sig); err != nil {
 		return fmt.Errorf("ending the agent of %s: %w", node, err)
 	}
 	if pid != 0 {

@@ -66,7 +66,7 @@ func (l *Lab) stopPolitely(ctx context.Context) error {
 	}
 	for h, all := range pids {
 		for _, pid := range all {
-			if err := end(ctx, h, pid, 0); err != nil {
+			if err := host.End(ctx, pid, 0); err != nil {
 				return fmt.Errorf("agent or guard of %s does not end: %w", h.Name, err)
 			}
 		}

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -135,26 +134,8 @@ func (l *Lab) ovsSignal(ctx context.Context, node string, sig unix.Signal, which
 		which = []Daemon{Vswitchd, OVSDB}
 	}
 	for _, d := range which {
-		if err := end(ctx, h, d.PID(h), sig); err != nil {
+		if err := host.End(ctx, d.PID(h), sig); err != nil {
 			return fmt.Errorf("ending %s on %s: %w", d.program(), node, err)
-		}
-	}
-	return nil
-}
-
-// end sends sig to the process of h and waits until it has exited. A pid of 0 means that it does not run.
-func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
-	if pid == 0 {
-		return nil
-	}
-	if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
-	}
-	for h.Runs(pid) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("process %d is still there: %w", pid, ctx.Err())
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func (l *Lab) Reboot(ctx context.Context, node string) error {
 func (l *Lab) powerOff(ctx context.Context, h host.Host, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
-	if err := end(ctx, h, Guard.PID(h), unix.SIGTERM); err != nil { // as in stopPolitely
+	if err := host.End(ctx, Guard.PID(h), unix.SIGTERM); err != nil { // as in stopPolitely
 		return err
 	}
 	if err := host.Kill(ctx, h); err != nil {
