@@ -27,6 +27,8 @@ nc                             netcat-openbsd
 wget                           wget
 busybox                        busybox-static
 promtool                       prometheus
+git                            git
+ssh-keygen                     openssh-client
 /usr/lib/cni/portmap           containernetworking-plugins
 containerd                     containerd
 runc                           runc
