@@ -200,11 +200,14 @@ func TestRootPeersComeAndGo(t *testing.T) {
 }
 
 // Peers that come and go cost the packets between other nodes nothing. The routes of somebody else make ovs-vswitchd
-// take its time to read them: it drops what it looks up meanwhile.
+// take its time to read them: it drops what it looks up meanwhile. Between the routes of the two families the kernel
+// may wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in one
+// of eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. With flows
+// first, each turn loses twenty.
 func TestRootPeersCostOthersNothing(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel's datapath has no routes of its own")
 	c := up(t, lab.Options{Nodes: 2})
-	c.addPods(t, "a@node1", "b@node2", "c@node1", "d@node1")
+	c.addPods(t, "a@node1", "b@node2")
 	c.warm(t)
 	var batch strings.Builder
 	for i := range 1000 {
@@ -216,33 +219,25 @@ func TestRootPeersCostOthersNothing(t *testing.T) {
 		c.host(t, node).exec(t, "ip -batch "+file)
 	}
 	for range 5 {
-		lost, controls := c.peersComeAndGo(t)
-		if lost == "" {
+		if c.peersComeAndGo(t) == 0 {
 			return
 		}
-		if controls == "" {
-			t.Fatalf("lost, and nothing between pods of node1: %s", lost)
-		}
-		t.Logf("lost: %s; and between pods of node1, whose packets need no route: %s", lost, controls)
 	}
-	t.Error("in each of 5 times this machine lost packets that need no route: nothing can be said of the others")
+	t.Error("packets were lost in each of 5 turns")
 }
 
-// peersComeAndGo has a peer come and go, six times, and returns what streams between two nodes have lost, and what as
-// many between two pods of node1.
-func (c cluster) peersComeAndGo(t *testing.T) (lost, controls string) {
+// peersComeAndGo has a peer come and go, six times, and returns how many packets two nodes lose meanwhile.
+func (c cluster) peersComeAndGo(t *testing.T) (lost int) {
 	t.Helper()
-	var streams [2][]*probe.Stream
-	for n, way := range [][2]place{{c.pod(t, "a"), c.pod(t, "b")}, {c.pod(t, "c"), c.pod(t, "d")}} {
-		from, to := way[0], way[1]
-		for i := range from.ips {
-			reach(t, from, to.ips[i])
-			port, stop, err := probe.Echo(to.netNS(t), to.ips[i])
-			must(t, 0, err)
-			t.Cleanup(stop)
-			s, err := probe.Start(from.netNS(t), from.ips[i], netip.AddrPortFrom(to.ips[i], port), 10*time.Millisecond)
-			streams[n] = append(streams[n], must(t, s, err))
-		}
+	var streams []*probe.Stream
+	from, to := c.pod(t, "a"), c.pod(t, "b")
+	for i := range from.ips {
+		reach(t, from, to.ips[i])
+		port, stop, err := probe.Echo(to.netNS(t), to.ips[i])
+		must(t, 0, err)
+		t.Cleanup(stop)
+		s, err := probe.Start(from.netNS(t), from.ips[i], netip.AddrPortFrom(to.ips[i], port), 10*time.Millisecond)
+		streams = append(streams, must(t, s, err))
 	}
 	guest := []string{"10.77.3.0/24", "fd77:0:0:3::/64"}
 	followed := func(state func(t *testing.T, node string, podCIDRs ...string) string) {
@@ -262,19 +257,14 @@ func (c cluster) peersComeAndGo(t *testing.T) (lost, controls string) {
 		c.remove(t, nodeYAML("guest", "", ""))
 		followed(c.keepsPeer)
 	}
-	var all [2]string
-	for n := range streams {
-		for _, s := range streams[n] {
-			r := s.Stop()
-			if t.Log(r); r.Sent < 100 {
-				t.Errorf("not enough was sent: %s", r)
-			}
-			if r.Lost > 0 {
-				all[n] += r.String() + "; "
-			}
+	for _, s := range streams {
+		r := s.Stop()
+		if t.Log(r); r.Sent < 100 {
+			t.Errorf("not enough was sent: %s", r)
 		}
+		lost += r.Lost
 	}
-	return all[0], all[1]
+	return lost
 }
 
 // A Node without podCIDRs, before a controller has assigned some, is no peer and no problem; nor is one whose address
