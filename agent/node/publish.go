@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // publish makes the outcome of a round known to CNI requests and health checks. Of a round that did not compute what is
@@ -40,7 +41,7 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 	s.Snapshot, s.Runtime, s.AddRefused = r.snapshot, n.own.Runtime, r.conflict
 	s.PodCIDRs, s.NIC, s.VLANDevices = n.own.PodCIDRs, n.Uplink.NIC(transport.Name), n.links.vlanDevices
 	s.BridgedMTU = desired.UnderlayMTU(n.Config, transport.MTU)
-	s.OVSDown = nil
+	s.OVSStart, s.OVSDown = vswitchd.RunningStartID(n.Config.OVSRunDir), nil
 	if r.ovsDown {
 		s.OVSDown = r.pods
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -784,6 +785,33 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 	if len(a.report.Findings) != 4*len(a.addrs) {
 		t.Errorf("found only %+v", a.report.Findings)
 	}
+}
+
+// What is lost when Open vSwitch dies, again and again, at one end or the other, is no loss between them.
+func TestOpenVSwitchDiesAgainAndAgain(t *testing.T) { bothStacks(t, openVSwitchDiesAgainAndAgain) }
+
+func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
+	w := newWorld(3)
+	w.run(time.Minute)
+	a, b := w.nodes[0], w.nodes[1]
+	pace := a.Interval * time.Duration(len(a.addrs))
+	start := func(s *simulated, id string) {
+		board := *s.Board.Load()
+		board.OVSStart = id
+		s.Board.Publish(&board)
+	}
+	for i := range 20 {
+		s := []*simulated{a, b}[i%2]
+		w.passes = func(from, to *simulated, _ bool) bool { return from != s && to != s }
+		if i%3 > 0 { // else it was back before anything was published
+			start(s, "")
+		}
+		w.run(pace + tick)
+		w.passes = always
+		start(s, strconv.Itoa(i))
+		w.run(3 * pace)
+	}
+	w.wantNothingTold(t, "Open vSwitch was restarted 20 times")
 }
 
 // An agent that has hung finds packets that its kernel has kept: that they say it is not heard is of that time.

@@ -66,6 +66,7 @@ type talk struct {
 	wanted  []string              // whom the names say to ask, in this epoch
 	epoch   time.Time
 	peers   map[path]*peer
+	ovs     string // the ovs-vswitchd that ran, as status.Status has it
 	queue   []path // whom to send to
 	step    time.Duration
 	next    time.Time // when the next is due
@@ -140,11 +141,24 @@ func (t *talk) pulse() time.Duration { return t.Interval / 4 }
 // sendDue sends the packets that are due by now, one each step. Those of a time in which the agent did not run are not
 // made up for.
 func (t *talk) sendDue(now time.Time) {
+	t.followOVS(now)
 	if earliest := now.Add(-t.pulse()); !t.next.After(earliest) {
 		t.next = earliest.Add(1)
 	}
 	for ; !t.next.After(now) && len(t.queue) > 0; t.next = t.next.Add(t.step) {
 		t.send(t.nextPath(), now, false)
+	}
+}
+
+// followOVS takes in that Open vSwitch has stopped or started.
+func (t *talk) followOVS(now time.Time) {
+	start := t.Board.Load().OVSStart
+	if start == t.ovs {
+		return
+	}
+	t.ovs = start
+	for _, p := range t.peers {
+		p.Restarted(now)
 	}
 }
 

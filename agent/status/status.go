@@ -29,6 +29,8 @@ type Status struct {
 	AddRefused error
 	// NoTunnel says why no packets go through the tunnel to other nodes.
 	NoTunnel error
+	// OVSStart tells the ovs-vswitchd that runs from those before (vswitchd.RunningStartID); empty: none runs.
+	OVSStart string
 	// OVSDown says what is wrong with Open vSwitch when it can do nothing.
 	OVSDown error
 	// NotReady says what does not work. nil means that the node serves pods.

@@ -16,7 +16,8 @@ const (
 	// missing, and no other, for a path to be narrow, and how many must come for it to be so no more.
 	fullEvery, narrow = 3, 3
 	// lossy is how many gaps the small packets of the window must have for a path to be lossy, which it is until there is
-	// none. Packets in a row that are missing are one gap: an outage that is over.
+	// none. Packets in a row that are missing are one gap: an outage that is over. What Open vSwitch loses at either end
+	// as it restarts is none (Restarted).
 	lossy = 3
 	// late is after how many intervals a packet is missing.
 	late = 2
@@ -143,9 +144,11 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	if l.seq > 0 && l.paused(now) {
 		return // the kernel has kept it meanwhile
 	}
+	another := p.Uptime+l.Silence() < l.last.Uptime // agent
 	switch ahead := p.Seq - l.highest; {
-	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
-		l.highest, l.seen, l.counted, l.narrow, l.lossy = p.Seq, 1, 1, false, false
+	case l.counted == 0, another, int32(ahead) > 0 && p.Uptime < l.last.Uptime:
+		l.lossy, l.narrow = false, l.narrow && !another
+		l.arrivals = arrivals{highest: p.Seq, seen: 1, counted: 1}
 		l.ways.trial, l.ways.bad = 0, 0
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
@@ -188,6 +191,16 @@ func (l *Link) weigh() {
 		l.narrow = true
 	case !slices.Contains(recent, false) || l.lossy:
 		l.narrow = false
+	}
+}
+
+// Restarted takes in that this node's Open vSwitch has stopped or started, so that packets were lost here. The window
+// begins anew, at the peer too, to which the next packet says so by its Uptime. Where nothing is heard, it is still
+// since when it was.
+func (l *Link) Restarted(now time.Time) {
+	l.seen, l.counted, l.lossy, l.missed = 0, 0, false, false
+	if l.hearsPeer(now) {
+		l.began = now
 	}
 }
 

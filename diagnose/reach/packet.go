@@ -33,7 +33,7 @@ type Packet struct {
 	From, To uint64
 	// Seq counts the packets from this end to that one since the sender's agent started, from 1.
 	Seq uint32
-	// Uptime is for how long the sender has sent to this end.
+	// Uptime is for how long the sender has sent to this end, without a pause and without a restart of its Open vSwitch.
 	Uptime time.Duration
 	// Interval is how often the sender sends to this end.
 	Interval time.Duration
