@@ -56,31 +56,36 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 }
 
 // addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
-// whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink.
+// whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink. Without
+// IPv6, those of IPv4 come all the same.
 func (u *Uplink) addressesToNIC(nic netlink.Link) error {
 	if err := u.upNIC(nic); err != nil {
 		return err
 	}
-	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
-	if kernel.HasIPv6() && disabled != "1" {
-		if now, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6); err != nil || now == "1" {
-			if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
-				return err
-			}
-		}
-		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.DisableIPv6, disabled); err != nil {
-			return err
-		}
-	}
+	ipv6Err := u.ipv6ToNIC(nic.Attrs().Name)
 	have, err := hoststate.AddressesOf(place(nic))
 	if err != nil {
-		return err
+		return errors.Join(ipv6Err, err)
 	}
 	want, err := u.addressesBack(place(nic), unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
 	if err != nil {
-		return err
+		return errors.Join(ipv6Err, err)
 	}
-	return hoststate.PutAddresses(want, have)
+	return errors.Join(ipv6Err, hoststate.PutAddresses(want, have))
+}
+
+// ipv6ToNIC has the NIC take IPv6 addresses, if it did, but make none.
+func (u *Uplink) ipv6ToNIC(name string) error {
+	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
+	if !kernel.HasIPv6() || disabled == "1" {
+		return nil
+	}
+	if now, err := hoststate.Sysctl(name, hoststate.DisableIPv6); err != nil || now == "1" {
+		if err := hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
+			return err
+		}
+	}
+	return hoststate.SetSysctl(name, hoststate.DisableIPv6, disabled)
 }
 
 // addressesBack are the journal's addresses, with the lifetimes that they have now, and those that somebody has
@@ -162,10 +167,7 @@ func (u *Uplink) routesToNIC(nic netlink.Link) error {
 			moves = append(moves, hoststate.RouteMove{Old: o, New: r})
 		}
 	}
-	if err := hoststate.MoveRoutes(moves); err != nil {
-		return err
-	}
-	return u.rulesToNIC()
+	return errors.Join(hoststate.MoveRoutes(moves), u.rulesToNIC())
 }
 
 func (u *Uplink) rulesToNIC() error {

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -67,6 +69,34 @@ func TestRootRestoreOfAnyNIC(t *testing.T) {
 			same(t, fault.name, want, have)
 		})
 	}
+}
+
+// Where the kernel refuses the NIC its IPv6, the host has its IPv4 back all the same, and the restore says what is
+// missing.
+func TestRootRestoreWithoutIPv6(t *testing.T) {
+	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	f := setup(t, simple+"\nrule add iif eth0 table 100 priority 100", noDAD()...)
+	f.before = f.state()
+	f.nextAgent()
+	f.damage(func(text []byte) []byte {
+		j, err := journal.Parse(text)
+		f.must(err)
+		j.NIC.Sysctls[hoststate.DisableIPv6] = "x" // as a kernel that does not take "0"
+		text, err = journal.Encode(j)
+		f.must(err)
+		return text
+	}, true)
+	if err := f.restore(); err == nil || !strings.Contains(err.Error(), "disable_ipv6") {
+		t.Errorf("restore: %v", err)
+	}
+	f.outside.IP("neigh flush dev far0")
+	if out, err := f.node.Run("ping", "-c1", "-W15", outIP); err != nil {
+		t.Errorf("the host has no IPv4: %v: %s", err, out)
+	}
+	const ipv6 = `:|2001|addr_gen|disable_ipv6`
+	want, have := f.before, f.state()
+	want.Lines, have.Lines = alike(want.Lines, ipv6), alike(have.Lines, ipv6)
+	same(t, "IPv4", want, have)
 }
 
 // A NIC that was renamed while it was attached is given back also if Open vSwitch hangs, both of its daemons. What the
