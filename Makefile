@@ -39,7 +39,7 @@ SIGN_KEY ?=
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl, lab and e2e, static
 	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl \

@@ -3,8 +3,10 @@ package house
 import (
 	"go/ast"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -19,6 +21,29 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 			}
 		}
 	}
+	eachName(t, "`(Test[A-Z][A-Za-z0-9]+)`", func(page, name string) {
+		if !tests[name] {
+			t.Errorf("%s names %s, and there is no such test: another shows it, or nothing does", page, name)
+		}
+	})
+}
+
+// The pages name targets of the Makefile: "make help" has each.
+func TestPagesNameTargetsThatHelpLists(t *testing.T) {
+	help, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, "help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("make help: %v: %s", err, help)
+	}
+	eachName(t, "(?:`|\n    )make ([a-z0-9-]+)", func(page, name string) {
+		if !strings.Contains(string(help), "\n  make "+name+" ") {
+			t.Errorf("%s names make %s, which make help does not list", page, name)
+		}
+	})
+}
+
+// eachName calls do with what README and docs have of a pattern's first group: of 20 places or more.
+func eachName(t *testing.T, pattern string, do func(page, name string)) {
+	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -29,10 +54,9 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`").FindAllSubmatch(text, -1) {
-			if found++; !tests[string(name[1])] {
-				t.Errorf("%s names %s, and there is no such test: another shows it, or nothing does", page, name[1])
-			}
+		for _, match := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			found++
+			do(page, string(match[1]))
 		}
 	}
 	if found < 20 {
