@@ -95,9 +95,13 @@ test-kernel: root deps build plugins once ## the tests of the datapath on the ke
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
 		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
+# KUBERNETES=1.37 runs tests and labs on that release of Kubernetes: one of which test/kubeparts has a go-X.Y.mod.
+KUBERNETES ?=
+export FAIRLEAD_TEST_KUBERNETES ?= $(KUBERNETES)
+
 # Half of the functions run on containerd 2.3, all else on Debian's 1.6; with CONTAINERD=2.3 everything runs on 2.3.
 CONTAINERD ?=
-e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); CONTAINERD=2.3
+e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); CONTAINERD=2.3, KUBERNETES=1.37
 	@rm -rf out/e2e; failed=0; \
 	FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2EKernel' ./test/e2e/... \
 		|| failed=1; \
@@ -166,7 +170,7 @@ bench-uplink: root deps build once ## what host and pods get in each uplink mode
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
 		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
 
-conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags)
+conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags); KUBERNETES=1.37
 	go test -count=1 -timeout 60m -run '^TestE2ESuiteAndDNS$$' ./test/kubebin
 	go test -C test/cyclonus -count=1 ./generate
 	go run ./test/conformance $(CONFORMANCE)

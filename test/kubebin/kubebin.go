@@ -6,6 +6,7 @@ package kubebin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/test/onetime"
 )
@@ -25,13 +27,27 @@ const source = "test/kubeparts"
 // Program is the name of the file: its first argument selects the Kubernetes component.
 const Program = "kubeparts"
 
+// ReleaseVariable names the environment variable that selects another minor release of Kubernetes than that of go.mod:
+// one of which test/kubeparts has a go-X.Y.mod, such as 1.37.
+const ReleaseVariable = "FAIRLEAD_TEST_KUBERNETES"
+
+// kubernetes is what is built of test/kubeparts, from the release that ReleaseVariable selects.
+func kubernetes(name string, packages []string) thing {
+	t := thing{name: name, module: source, packages: packages}
+	if release := os.Getenv(ReleaseVariable); release != "" {
+		t.name, t.goMod = name+"-"+release, "go-"+release+".mod"
+	}
+	return t
+}
+
 // Get returns the path of the program. It is built if the cache has none for this source and Go version; the build
 // reports to progress. The source is searched for in the directories above the working directory and above this
 // program.
 func Get(ctx context.Context, progress io.Writer) (string, error) {
-	dir, err := kept(ctx, progress, thing{name: Program, module: source, packages: []string{"."},
-		cost:  "5 to 20 minutes; downloads 200 MB, needs 3 GiB of memory",
-		build: func(b builder) error { return b.program(Program, ".") }})
+	t := kubernetes(Program, []string{"."})
+	t.cost = "5 to 20 minutes; downloads 200 MB, needs 3 GiB of memory"
+	t.build = func(b builder) error { return b.program(Program, ".") }
+	dir, err := kept(ctx, progress, t)
 	return filepath.Join(dir, Program), err
 }
 
@@ -47,15 +63,16 @@ type Suite struct {
 func GetSuite(ctx context.Context, progress io.Writer) (Suite, error) {
 	const tests, ginkgo, agnhost, cert, key = "e2e.test", "ginkgo", "agnhost", "localhost.crt", "localhost.key"
 	const image = "k8s.io/kubernetes/test/images/agnhost"
-	dir, err := kept(ctx, progress, thing{name: "kubesuite", module: source, packages: []string{"e2e"},
-		cost: "2 to 8 minutes; faster where kubeparts was built before",
-		build: func(b builder) error {
-			if err := b.tests(tests, "./e2e"); err != nil {
-				return err
-			}
-			return errors.Join(b.program(ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"),
-				b.program(agnhost, image), b.copy(image+"/porter", cert, key))
-		}})
+	t := kubernetes("kubesuite", []string{"e2e"})
+	t.cost = "2 to 8 minutes; faster where kubeparts was built before"
+	t.build = func(b builder) error {
+		if err := b.tests(tests, "./e2e"); err != nil {
+			return err
+		}
+		return errors.Join(b.program(ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"),
+			b.program(agnhost, image), b.copy(image+"/porter", cert, key))
+	}
+	dir, err := kept(ctx, progress, t)
 	return Suite{Tests: filepath.Join(dir, tests), Ginkgo: filepath.Join(dir, ginkgo),
 		Agnhost: filepath.Join(dir, agnhost), Cert: filepath.Join(dir, cert), Key: filepath.Join(dir, key)}, err
 }
@@ -124,6 +141,7 @@ func GetHelm(ctx context.Context, progress io.Writer) (string, error) {
 type thing struct {
 	name     string
 	module   string   // its directory, below the root of the repository
+	goMod    string   // instead of its go.mod, beside it; empty: that
 	packages []string // whose source, with go.mod and go.sum, is hashed
 	cost     string   // duration of the build, for users who wait
 	build    func(builder) error
@@ -135,14 +153,16 @@ func kept(ctx context.Context, progress io.Writer, t thing) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	content, version, err := read(module, t.packages)
+	goMod := cmp.Or(t.goMod, "go.mod")
+	content, version, err := read(module, goMod, t.packages)
 	if err != nil {
 		return "", fmt.Errorf("reading the source of %s: %w", t.name, err)
 	}
 	key := append(content, runtime.Version()...)
 	return onetime.Get(ctx, t.name, key, progress, func(ctx context.Context, dir string, progress io.Writer) error {
 		fmt.Fprintf(progress, "%s: from %s, %s\n", t.name, module, t.cost)
-		return t.build(builder{ctx: ctx, module: module, version: version, dir: dir, progress: progress})
+		return t.build(builder{ctx: ctx, module: module, goMod: goMod, version: version, dir: dir,
+			progress: progress})
 	})
 }
 
@@ -178,10 +198,10 @@ func exists(path string) bool {
 
 // read returns everything that the build of the packages depends on, and the version of Kubernetes, if the module
 // requires it.
-func read(module string, packages []string) (content []byte, version string, err error) {
+func read(module, modFile string, packages []string) (content []byte, version string, err error) {
 	kubernetes := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)$`)
-	goMod := filepath.Join(module, "go.mod")
-	files := []string{goMod, filepath.Join(module, "go.sum")}
+	goMod := filepath.Join(module, modFile)
+	files := []string{goMod, strings.TrimSuffix(goMod, "mod") + "sum"}
 	for _, dir := range packages {
 		found, err := filepath.Glob(filepath.Join(module, dir, "*.go"))
 		if err != nil {
@@ -204,9 +224,9 @@ func read(module string, packages []string) (content []byte, version string, err
 
 // builder builds programs of a module into a directory.
 type builder struct {
-	ctx                  context.Context
-	module, version, dir string
-	progress             io.Writer
+	ctx                         context.Context
+	module, goMod, version, dir string
+	progress                    io.Writer
 }
 
 // program builds the program of package pkg.
@@ -219,7 +239,7 @@ func (b builder) tests(name, pkg string) error { return b.goTool(name, pkg, "tes
 
 // copy copies files beside the source of package pkg.
 func (b builder) copy(pkg string, names ...string) error {
-	cmd := exec.CommandContext(b.ctx, "go", "list", "-f", "{{.Dir}}", pkg)
+	cmd := exec.CommandContext(b.ctx, "go", "list", "-modfile="+b.goMod, "-f", "{{.Dir}}", pkg)
 	cmd.Dir, cmd.Stderr = b.module, b.progress
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	dir, err := cmd.Output()
@@ -246,7 +266,8 @@ func (b builder) goTool(name, pkg string, how ...string) error {
 			flags += fmt.Sprintf(" -X %s.gitVersion=%s", where, b.version)
 		}
 	}
-	cmd := exec.CommandContext(b.ctx, "go", append(how, "-trimpath", "-ldflags", flags, "-o", filepath.Join(b.dir, name), pkg)...)
+	cmd := exec.CommandContext(b.ctx, "go", append(how, "-modfile="+b.goMod, "-trimpath", "-ldflags", flags,
+		"-o", filepath.Join(b.dir, name), pkg)...)
 	cmd.Dir = b.module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	var failed bytes.Buffer

@@ -1,6 +1,7 @@
 package kubebin
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"slices"
@@ -19,7 +20,7 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, version, err := read(module, []string{"."})
+	_, version, err := read(module, cmp.Or(kubernetes("", nil).goMod, "go.mod"), []string{"."})
 	if err != nil {
 		t.Fatal(err)
 	}
