@@ -3,7 +3,7 @@
 #
 # With network:    docker build -t fairlead/fairlead:dev .
 # Without:         BASE is an image of Debian that is on this machine, PROGRAMS=prebuilt takes
-#                  the programs from out/image/programs. "make image" does that.
+#                  the programs from PREBUILT. "make image" does that.
 ARG BUILDER=golang:1.26-bookworm
 ARG BASE=debian:bookworm-slim
 ARG PROGRAMS=compiled
@@ -28,7 +28,8 @@ ARG VERSION=dev
 RUN build/image/programs.sh /programs "${VERSION}"
 
 FROM scratch AS prebuilt
-COPY out/image/programs /programs
+ARG PREBUILT=out/image/programs
+COPY ${PREBUILT} /programs
 
 FROM ${PROGRAMS} AS programs
 

@@ -45,12 +45,13 @@ build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fa
 	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl \
 		./test/lab ./test/e2e ./test/e2e/e2e-tool
 
-image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root)
+ARCH ?=
+image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root); ARCH=arm64
 	@build/deps.sh image
-	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' build/image/image.sh
+	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' ARCH='$(ARCH)' build/image/image.sh
 
-release: root ## the files of a release in out/release: VERSION=v0.1.0, SIGN_KEY=... signs (root)
-	@go run ./build/release -version '$(VERSION)' -key '$(SIGN_KEY)'
+release: root ## the files of a release in out/release: VERSION=v0.1.0, SIGN_KEY=... signs, ARCHES='amd64 arm64' (root)
+	@go run ./build/release -version '$(VERSION)' -key '$(SIGN_KEY)' $(if $(ARCHES),-arches '$(ARCHES)')
 
 # A privileged container may load modules and set kernel parameters, so this is for people's own machines, too. What is
 # built once stays in volumes of the engine.

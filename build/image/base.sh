@@ -1,27 +1,28 @@
 #!/bin/bash
 # base.sh: prints the path of a tar of a small Debian, for machines that reach Debian's mirrors and
 # no registry of images. It is made once, as root, and kept in ${XDG_CACHE_HOME:-~/.cache}/fairlead.
-# DEBIAN_SUITE and DEBIAN_MIRROR say which; the mirror is debootstrap's own by default. Remove the file to have a
-# newer one.
+# DEBIAN_SUITE and DEBIAN_MIRROR say which, ARCH for which architecture (Debian's name); the mirror is debootstrap's own
+# by default, and the architecture this machine's. Remove the file to have a newer one.
 set -euo pipefail
 suite=${DEBIAN_SUITE:-bookworm}
 mirror=${DEBIAN_MIRROR:-}
+arch=${ARCH:-$(dpkg --print-architecture)}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fairlead
 
 mkdir -p "$cache"
-key=$( (cat "$0"; echo "$suite $mirror $(uname -m)") | sha256sum | head -c 16)
-tar=$cache/debian-$key.tar
+key=$( (cat "$0"; echo "$suite $mirror") | sha256sum | head -c 16)
+tar=$cache/debian-$arch-$key.tar
 exec 9>>"$cache/debian.lock"
 flock 9
 if [[ -e $tar ]]; then
 	echo "$tar"
 	exit
 fi
-echo "debian: not in the cache: $suite is installed once, into $tar, in a minute or two" >&2
+echo "debian: not in the cache: $suite for $arch is installed once, into $tar, in a minute or two" >&2
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 root=$work/root
-debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
+debootstrap --arch="$arch" --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
 	tail -20 "$work/log" >&2
 	echo "debian: debootstrap of $suite${mirror:+ from $mirror} failed, its last words are above" >&2
 	exit 1
@@ -32,7 +33,7 @@ security=$(sed -n "s,/debian/\{0\,1\} $suite main.*,/debian-security $suite-secu
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{man,locale,info,lintian}
 find "$root/usr/share/doc" -type f ! -name copyright -delete
 find "$root/dev" -mindepth 1 -delete # the container's own are mounted there
-rm -f "$cache"/debian-*.tar "$cache"/debian-*.tar.new
+rm -f "$cache/debian-$arch"-*.tar "$cache/debian-$arch"-*.tar.new
 tar -C "$root" --numeric-owner -cf "$tar.new" .
 mv "$tar.new" "$tar"
 echo "$tar"

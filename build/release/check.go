@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,9 @@ func (r release) check() (notes string, err error) {
 	}
 	notes, noNotes := r.notes()
 	errs := []error{noNotes, r.clean(), r.tag()}
+	if !slices.Contains([]string{"amd64", "arm64", "amd64 arm64", "arm64 amd64"}, strings.Join(r.arches, " ")) {
+		errs = append(errs, fmt.Errorf("ARCHES=%q is no list of architectures: amd64, arm64, or both", strings.Join(r.arches, " ")))
+	}
 	if exists(r.dir()) {
 		errs = append(errs, fmt.Errorf("%s is there: remove it to make it again", r.dir()))
 	}

@@ -12,14 +12,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 )
 
 const chartDir = "build/charts/fairlead"
 
-// files writes all but the image and the sums into dir. The programs are there already.
+// files writes all but the images and the sums into dir. The programs are there already.
 func (r release) files(dir, notes string) error {
 	chart, err := r.chart()
 	if err != nil {
@@ -29,35 +28,48 @@ func (r release) files(dir, notes string) error {
 	if err != nil {
 		return err
 	}
-	program := "fairleadctl-" + platform()
 	for name, text := range map[string][]byte{"fairlead-" + r.version + ".tgz": chart, "fairlead.yaml": manifest,
 		"RELEASE-NOTES.md": []byte(notes)} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(
-		copyFile(filepath.Join(r.programs(), "usr/local/bin/fairleadctl"), filepath.Join(dir, program), 0o755),
-		copyFile(filepath.Join(r.programs(), "usr/share/fairlead/LICENCES.txt"), filepath.Join(dir, "LICENCES.txt"), 0o644),
-	); err != nil {
+	licences := filepath.Join(r.programs(r.arches[0]), "usr/share/fairlead/LICENCES.txt") // of all the same
+	if err := copyFile(licences, filepath.Join(dir, "LICENCES.txt"), 0o644); err != nil {
+		return err
+	}
+	for _, arch := range r.arches {
+		if err := r.program(dir, arch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// program writes fairleadctl for an architecture, and the list of its parts.
+func (r release) program(dir, arch string) error {
+	name := "fairleadctl-linux-" + arch
+	from := filepath.Join(r.programs(arch), "usr/local/bin/fairleadctl")
+	if err := copyFile(from, filepath.Join(dir, name), 0o755); err != nil {
 		return err
 	}
 	// In dir, so that the list has the program's name and no path of this machine.
-	bom, err := filepath.Abs(filepath.Join(r.programs(), "tmp/bom"))
+	bom, err := filepath.Abs(filepath.Join(r.programs(arch), "tmp/bom"))
 	if err != nil {
 		return err
 	}
-	return release{root: dir}.run(bom, "sbom", "-root", "", "-version-of", "./"+program, "-o", program+".cdx.json", program)
+	return release{root: dir}.run(bom, "sbom", "-root", "", "-version-of", "./"+name, "-o", name+".cdx.json", name)
 }
 
-// imageFiles copies the image and the list of its parts.
-func (r release) imageFiles(dir string) error {
-	image, name := filepath.Join(r.root, "out/image"), "fairlead-image-"+r.version+"-"+platform()
-	return errors.Join(copyFile(filepath.Join(image, "fairlead.tar"), filepath.Join(dir, name+".tar"), 0o644),
-		copyFile(filepath.Join(image, "sbom.cdx.json"), filepath.Join(dir, name+".cdx.json"), 0o644))
+// imageFiles copies the images and the lists of their parts.
+func (r release) imageFiles(dir string) (err error) {
+	for _, arch := range r.arches {
+		image, name := r.imageDir(arch), "fairlead-image-"+r.version+"-linux-"+arch
+		err = errors.Join(err, copyFile(filepath.Join(image, "fairlead.tar"), filepath.Join(dir, name+".tar"), 0o644),
+			copyFile(filepath.Join(image, "sbom.cdx.json"), filepath.Join(dir, name+".cdx.json"), 0o644))
+	}
+	return err
 }
-
-func platform() string { return runtime.GOOS + "-" + runtime.GOARCH }
 
 func copyFile(from, to string, mode os.FileMode) error {
 	text, err := os.ReadFile(from)

@@ -11,17 +11,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
-// release is what is made, from the working copy in the directory root.
-type release struct{ root, version, key string }
+// release is what is made, from the working copy in the directory root, for architectures by Go's names.
+type release struct {
+	root, version, key string
+	arches             []string
+}
 
 func main() {
 	r := release{root: "."}
 	flag.StringVar(&r.version, "version", "", "semantic version, such as v0.1.0, with a section in CHANGELOG.md")
 	flag.StringVar(&r.key, "key", "", "SSH key that signs SHA256SUMS; a public one, if ssh-agent has the private one")
+	arches := flag.String("arches", runtime.GOARCH, "architectures of images and programs: amd64, arm64, or both")
 	flag.Parse()
+	r.arches = strings.Fields(*arches)
 	dir, err := r.build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -33,8 +39,16 @@ func main() {
 // dir is where the release is when it is whole.
 func (r release) dir() string { return filepath.Join(r.root, "out/release", r.version) }
 
-// programs is where build/image/image.sh has the image's programs.
-func (r release) programs() string { return filepath.Join(r.root, "out/image/programs") }
+// imageDir is where build/image/image.sh has the image of an architecture.
+func (r release) imageDir(arch string) string {
+	if arch == runtime.GOARCH {
+		return filepath.Join(r.root, "out/image")
+	}
+	return filepath.Join(r.root, "out/image-"+arch)
+}
+
+// programs is where the image's programs are.
+func (r release) programs(arch string) string { return filepath.Join(r.imageDir(arch), "programs") }
 
 // build makes the release beside its directory, and renames it when it is whole.
 func (r release) build() (dir string, err error) {
@@ -48,7 +62,7 @@ func (r release) build() (dir string, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
 	for _, step := range []func() error{
-		r.image,
+		r.images,
 		func() error { return r.files(unfinished, notes) },
 		func() error { return r.imageFiles(unfinished) },
 		r.clean, // what was changed meanwhile may be in some files and not in others
@@ -63,11 +77,8 @@ func (r release) build() (dir string, err error) {
 	return r.dir(), nil
 }
 
-// image builds the image and its programs, without what an earlier build has left of other versions.
-func (r release) image() error {
-	if err := os.RemoveAll(filepath.Join(r.root, "out/image")); err != nil {
-		return err
-	}
+// images builds the images and their programs, without what an earlier build has left of other versions.
+func (r release) images() error {
 	_, repository, err := r.manifest()
 	if err != nil {
 		return err
@@ -75,7 +86,16 @@ func (r release) image() error {
 	if err := r.run("build/deps.sh", "image"); err != nil {
 		return err
 	}
-	return r.run("env", "VERSION="+r.version, "IMAGE="+repository+":"+r.version, "build/image/image.sh")
+	for _, arch := range r.arches {
+		if err := os.RemoveAll(r.imageDir(arch)); err != nil {
+			return err
+		}
+		if err := r.run("env", "VERSION="+r.version, "IMAGE="+repository+":"+r.version, "ARCH="+arch,
+			"build/image/image.sh"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run runs a command in the working copy, with its output on stderr.

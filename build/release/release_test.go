@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -58,6 +60,9 @@ func TestWhatIsMissing(t *testing.T) {
 	refused := func(r release, want string) {
 		t.Helper()
 		r.root = root
+		if r.arches == nil {
+			r.arches = native()
+		}
 		if _, err := r.build(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", r, err, want)
 		}
@@ -71,14 +76,17 @@ func TestWhatIsMissing(t *testing.T) {
 	refused(release{version: "v0.1.0"}, `no section "## v0.1.0" with a text`)
 	refused(release{version: "v0.1.0-rc.2"}, `no section "## v0.1.0-rc.2" with a text`)
 	refused(release{version: version, key: root + "/none"}, "is no key that ssh-keygen can read")
-	notes, err := release{root: root, version: version}.check()
+	for _, arches := range [][]string{{}, {"x86"}, {"amd64", "amd64"}} {
+		refused(release{version: version, arches: arches}, "architectures: amd64, arm64, or both")
+	}
+	notes, err := release{root: root, version: version, arches: native()}.check()
 	const want = "# Fairlead v0.1.0-rc.1\n\n- [b](https://github.com/fairlead-cni/fairlead/blob/v0.1.0-rc.1/docs/b.md#c)\n"
 	if err != nil || notes != want {
 		t.Errorf("notes %q, %v, want %q", notes, err, want)
 	}
 
 	command(t, root, nil, "git", "tag", version)
-	if _, err := (release{root: root, version: version}).check(); err != nil {
+	if _, err := (release{root: root, version: version, arches: native()}).check(); err != nil {
 		t.Errorf("with its tag: %v", err)
 	}
 	commit(t, root)
@@ -120,7 +128,7 @@ func TestNoHalfRelease(t *testing.T) {
 				}
 			}
 			commit(t, root)
-			_, err := release{root: root, version: version}.build()
+			_, err := release{root: root, version: version, arches: native()}.build()
 			left, _ := filepath.Glob(root + "/out/release/*")
 			if well := name == "all is well"; (err == nil) != well || (len(left) == 1) != well || len(left) > 1 {
 				t.Errorf("%v, and there are %q", err, left)
@@ -137,7 +145,8 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 	var sums, programs [2]string
 	var dir string
 	for i := range sums {
-		r := release{root: filepath.Join(t.TempDir(), strings.Repeat("copy", i+1)), version: version}
+		r := release{root: filepath.Join(t.TempDir(), strings.Repeat("copy", i+1)), version: version,
+			arches: []string{"amd64", "arm64"}}
 		for path := range strings.Lines(tracked) {
 			path = strings.TrimSpace(path)
 			info, err := os.Stat("../../" + path)
@@ -149,8 +158,10 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		command(t, r.root, nil, "build/image/programs.sh", "out/image/programs", version)
-		programs[i] = treeSum(t, r.programs())
+		for _, arch := range r.arches {
+			programsOf(t, r, arch)
+			programs[i] += treeSum(t, r.programs(arch))
+		}
 		dir = filepath.Join(r.root, "release")
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -164,8 +175,8 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 		}
 		sums[i] = string(text)
 	}
-	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 6 {
-		t.Errorf("sums of 6 files\n%s\nand\n%s", sums[0], sums[1])
+	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 8 {
+		t.Errorf("sums of 8 files\n%s\nand\n%s", sums[0], sums[1])
 	}
 	if programs[0] != programs[1] {
 		t.Errorf("programs of the image\n%s\nand\n%s", programs[0], programs[1])
@@ -173,6 +184,42 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 	command(t, dir, nil, "sha256sum", "--strict", "-c", "SHA256SUMS")
 	t.Run("version", func(t *testing.T) { hasVersion(t, dir) })
 	t.Run("signature", func(t *testing.T) { verifies(t, dir) })
+}
+
+func native() []string { return []string{runtime.GOARCH} }
+
+// programsOf builds the image's programs for an architecture: all are of it, but the one that lists the parts, which
+// runs here.
+func programsOf(t *testing.T, r release, arch string) {
+	t.Helper()
+	to, err := filepath.Abs(r.programs(arch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, r.root, nil, "env", "ARCH="+arch, "build/image/programs.sh", to, version)
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for pattern, want := range map[string]elf.Machine{"usr/local/bin/fairlead*": machines[arch],
+		"usr/local/lib/cni/*": machines[arch], "tmp/bom": machines[runtime.GOARCH]} {
+		paths, err := filepath.Glob(filepath.Join(to, pattern))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, paths, err)
+		}
+		for _, path := range paths {
+			program, err := elf.Open(path)
+			if err != nil {
+				if text, _ := os.ReadFile(path); !bytes.HasPrefix(text, []byte("#!")) {
+					t.Errorf("%s: %v", path, err)
+				}
+				continue
+			}
+			if program.Machine != want {
+				t.Errorf("%s is of %s, want %s", path, program.Machine, want)
+			}
+			if err := program.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 func treeSum(t *testing.T, dir string) string {
@@ -219,7 +266,7 @@ func hasVersion(t *testing.T, dir string) {
 	if err := yaml.Unmarshal(manifest, new(any)); err != nil {
 		t.Error(err)
 	}
-	program := "fairleadctl-" + platform()
+	program := "fairleadctl-linux-" + runtime.GOARCH
 	if said := command(t, dir, nil, "./"+program, "--version"); !strings.Contains(said, " "+version+"\n") {
 		t.Errorf("%s --version: %q", program, said)
 	}
