@@ -25,10 +25,11 @@ const manyNodes, mostPackets, mostMemory = 5000, 5, 1 << 20
 // large is one agent of a cluster of manyNodes, and the other ends, as far as it hears of them.
 type large struct {
 	*talk
-	silent bool // no other end is heard
-	others map[netip.Addr]*pure.Link
-	sent   []time.Time
-	kept   []heard
+	silent      bool // no other end is heard
+	others      map[netip.Addr]*pure.Link
+	sent        []time.Time
+	kept        []heard
+	transferred int
 }
 
 // largePeers are all nodes but this one, by name.
@@ -54,6 +55,11 @@ func newLarge(peers []desired.Peer) *large {
 		defer func() { l.kept = nil }()
 		return l.kept
 	}
+	l.serve = func(time.Time) {}
+	l.connect = func(_, _ netip.Addr, _ []byte) (transfer, error) {
+		l.transferred++
+		return immediate{}, nil
+	}
 	l.open = func(*status.Status, path) tap { return blind{} }
 	l.talk.examine = func(_ context.Context, _ *status.Status, paths []path) []examined {
 		out := make([]examined, len(paths))
@@ -64,6 +70,12 @@ func newLarge(peers []desired.Peer) *large {
 	}
 	return l
 }
+
+// immediate is a transfer that passes.
+type immediate struct{}
+
+func (immediate) step() (pure.Outcome, bool) { return pure.Passed, true }
+func (immediate) Close() error               { return nil }
 
 // blind sees nothing.
 type blind struct{}

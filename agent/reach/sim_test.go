@@ -45,6 +45,10 @@ type world struct {
 	// place is where packets end that do not pass; nil: between the nodes.
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
+	// spoils says whether a transfer fails where packets pass, and how; nil: none does.
+	spoils func(from, to *simulated) pure.Outcome
+	// transferred is how many transfers have begun.
+	transferred int
 	// told are all findings that any agent told, as "node peer cause", and how often its report had each.
 	told map[string]int
 }
@@ -152,7 +156,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 		}
 		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4(), port: port}, nil
 	}
-	s.talk.examine, s.talk.open = s.examine, s.tap
+	s.talk.examine, s.talk.open, s.connect = s.examine, s.tap, s.transfer
 	s.dead = false
 	s.choose(s.world.now.Add(s.ahead))
 }
@@ -246,6 +250,7 @@ func (s *simulated) run(now time.Time) {
 		}
 		s.kept = nil
 		s.sendDue(now)
+		s.transfers(now)
 	}
 	if (now.UnixMilli()/tick.Milliseconds()+int64(s.number))%10 > 0 {
 		return

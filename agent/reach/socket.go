@@ -33,7 +33,7 @@ type inbox struct {
 
 // listen begins to receive packets at addr. The calling thread is in the end's namespace.
 func listen(addr netip.Addr) (inbox, error) {
-	fd, err := open(netip.AddrPortFrom(addr, pure.Port))
+	fd, err := open(netip.AddrPortFrom(addr, pure.Port), unix.SOCK_DGRAM)
 	if err != nil {
 		return inbox{}, fmt.Errorf("listening for other nodes at %s: %w", addr, err)
 	}
@@ -73,9 +73,9 @@ type port struct {
 // dial opens a socket to an end, from a port, or, if it is 0 or in use, one that the kernel chooses. Its packets are
 // not fragmented, whatever the kernel has learnt of the path. The calling thread is in the end's namespace.
 func dial(from netip.AddrPort, to netip.Addr) (socket, error) {
-	fd, err := open(from)
+	fd, err := open(from, unix.SOCK_DGRAM)
 	if errors.Is(err, unix.EADDRINUSE) {
-		fd, err = open(netip.AddrPortFrom(from.Addr(), 0))
+		fd, err = open(netip.AddrPortFrom(from.Addr(), 0), unix.SOCK_DGRAM)
 	}
 	if err != nil {
 		return nil, err
@@ -94,17 +94,20 @@ func dial(from netip.AddrPort, to netip.Addr) (socket, error) {
 	return port{fd, to}, nil
 }
 
-// open opens a UDP socket that is bound to a.
-func open(a netip.AddrPort) (int, error) {
+// open opens a socket of UDP (SOCK_DGRAM) or TCP (SOCK_STREAM) that is bound to a.
+func open(a netip.AddrPort, kind int) (int, error) {
 	family := unix.AF_INET
 	if a.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Bind(fd, sockaddr(a)); err != nil {
+	if kind == unix.SOCK_STREAM { // connections of an earlier agent may not be over
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err = cmp.Or(err, unix.Bind(fd, sockaddr(a))); err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
 	return fd, nil

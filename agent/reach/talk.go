@@ -71,13 +71,16 @@ type talk struct {
 	step    time.Duration
 	next    time.Time // when the next is due
 	busy    time.Time // since when evidence is being collected; zero: none is
+	out     outgoing
 }
 
 // network is what a talk does with the node's network: it reads what has come, opens sockets to other ends, collects
 // evidence about paths, and begins looks at their packets.
 type network struct {
 	read    func(now time.Time) []heard
+	serve   func(now time.Time) // transfers from other ends
 	dial    func(from netip.AddrPort, to netip.Addr) (socket, error)
+	connect func(from, to netip.Addr, content []byte) (transfer, error)
 	examine func(ctx context.Context, s *status.Status, paths []path) []examined
 	open    func(s *status.Status, to path) tap
 }
@@ -85,26 +88,37 @@ type network struct {
 func newTalk(p *Prober, e end) *talk {
 	looks := &examiner{cfg: p.Config, netns: e.netns}
 	t := &talk{Prober: p, end: e, done: make(chan []examined, 1), peers: map[path]*peer{}}
-	t.network = network{dial: dial, examine: looks.examine, open: t.openTap}
+	t.network = network{dial: dial, connect: connect, examine: looks.examine, open: t.openTap}
 	return t
 }
 
 // run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
 func (t *talk) run(ctx context.Context) error {
 	var inboxes []inbox
+	var halls []*hall
 	for _, a := range t.addrs {
 		i, err := listen(a)
 		if err != nil {
 			return err
 		}
 		defer i.Close()
-		inboxes = append(inboxes, i)
+		h, err := receiveAt(a)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		inboxes, halls = append(inboxes, i), append(halls, h)
 	}
 	t.read = func(now time.Time) (all []heard) {
 		for _, i := range inboxes {
 			all = append(all, i.read(now)...)
 		}
 		return all
+	}
+	t.serve = func(now time.Time) {
+		for _, h := range halls {
+			h.serve(pure.NameHash(t.NodeName), func(a netip.Addr) string { return t.ends[a] }, now.Add(incomingFor*t.Interval), now)
+		}
 	}
 	t.loop(ctx)
 	return nil
@@ -127,6 +141,8 @@ func (t *talk) loop(ctx context.Context) {
 				t.receive(h)
 			}
 			t.sendDue(now)
+			t.serve(now)
+			t.transfers(now)
 		case now := <-look.C:
 			t.choose(now)
 			t.look(ctx, now)
@@ -174,9 +190,7 @@ func (t *talk) choose(now time.Time) {
 			}
 		}
 	}
-	slices.SortFunc(t.queue, func(a, b path) int { // families one after the other
-		return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
-	})
+	slices.SortFunc(t.queue, inQueue)
 	for _, p := range t.queue {
 		if t.peers[p] == nil {
 			t.peers[p] = &peer{}
@@ -312,6 +326,11 @@ func (t *talk) hasFamily(a netip.Addr) bool {
 	return slices.ContainsFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
 }
 
+// own is this end's address of the same family; there is one.
+func (t *talk) own(a netip.Addr) netip.Addr {
+	return t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })]
+}
+
 // receive takes in a packet. One that is not from the end of a node, or not for this one, is dropped: table 0 has seen
 // to it that nobody but that node can send with its end's address.
 func (t *talk) receive(h heard) {
@@ -395,8 +414,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 	if packet.Full {
 		size = t.fullSize(to, p)
 	}
-	i := slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })
-	conn, err := t.dial(netip.AddrPortFrom(t.addrs[i], packet.Port()), to.addr)
+	conn, err := t.dial(netip.AddrPortFrom(t.own(to.addr), packet.Port()), to.addr)
 	if err == nil {
 		p.conn = conn
 		_, err = conn.Write(packet.Append(nil, size))
@@ -425,6 +443,7 @@ func (t *talk) leave() {
 	for _, to := range t.queue {
 		t.send(to, time.Now(), true)
 	}
+	t.endTransfer()
 	for _, p := range t.peers {
 		p.close()
 	}

@@ -75,6 +75,8 @@ func wayInWords(p *report.Printer, w reach.Way) string {
 		return p.Paint(report.Bad, "do not pass")
 	case reach.Narrow:
 		return p.Paint(report.Bad, "pass if small")
+	case reach.NoTCP:
+		return p.Paint(report.Bad, "pass, but not TCP")
 	case reach.Lossy:
 		return p.Paint(report.Bad, "are lost in part")
 	}

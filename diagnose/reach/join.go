@@ -117,7 +117,8 @@ func join(x, y Side, family string) Way {
 func (w Way) what() string {
 	of := map[Direction]string{Fails: "no %spacket comes from pods on %s to pods on %s",
 		Narrow: "no full-size %spacket comes from pods on %s to pods on %s",
-		Lossy:  "of %spackets from pods on %s to pods on %s some are lost"}[w.Is]
+		Lossy:  "of %spackets from pods on %s to pods on %s some are lost",
+		NoTCP:  "no %stransfer by TCP passes from pods on %s to pods on %s"}[w.Is]
 	family := w.Family
 	if family != "" {
 		family += " "
@@ -151,6 +152,8 @@ func (p between) begun() bool {
 func (p between) state() Direction {
 	heard, said := Direction(p.py.FromThere), Direction(p.px.ToThere)
 	switch {
+	case p.sends() && said == NoTCP && (!p.receives() || heard == Works): // which only the sender knows
+		return NoTCP
 	case p.receives() && (heard == Works || heard == Narrow || heard == Lossy):
 		return heard
 	case p.answers():
@@ -197,6 +200,11 @@ func (p between) cause() (c Cause, at, text string) {
 	switch {
 	case p.state() == Fails:
 		return p.failure()
+	case p.state() == NoTCP:
+		if c = CauseTCP; p.px.Cause == string(CauseSegments) {
+			c = CauseSegments
+		}
+		return c, "", transferText(c)
 	case p.state() == Narrow && p.refutesMTU():
 		if c, at, text = p.tapped(true); c != CauseNone {
 			return c, at, "small packets pass; of the others, " + text

@@ -38,6 +38,8 @@ const (
 	Narrow Direction = "narrow"
 	// Lossy: packets of any size are lost, again and again.
 	Lossy Direction = "lossy"
+	// NoTCP: packets of all sizes arrive, but no transfer (TransferSize) does.
+	NoTCP Direction = "no-tcp"
 )
 
 // Link is what an end knows of the path to and from another end. The zero value, with Interval, is one of which
@@ -55,6 +57,7 @@ type Link struct {
 	last        Packet    // of the peer
 	arrivals
 	ways          ways
+	transfers     transfers
 	narrow, lossy bool // what the window shows, or has shown and does not refute
 	missed        bool // the last packet of full size in the window
 	refused       time.Time
@@ -80,9 +83,11 @@ type State struct {
 	LostFrom, LostTo int
 	// BadFrom and BadTo are from how many of the source ports of a trial nothing comes, while all comes from the others.
 	BadFrom, BadTo uint8
+	// TCP is how transfers to the peer fail, where To is NoTCP.
+	TCP Outcome
 }
 
-func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy }
+func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy || d == NoTCP }
 
 // Works reports whether packets of all sizes pass in both directions.
 func (s State) Works() bool { return s.From == Works && s.To == Works }
@@ -106,7 +111,7 @@ func (l *Link) Silence() time.Duration { return silent * l.pace() }
 // Next is the next packet to the peer.
 func (l *Link) Next(now time.Time) Packet {
 	if l.paused(now) { // it has missed packets itself
-		l.began = now
+		l.began, l.transfers.failed = now, 0
 	}
 	l.seq, l.sent = l.seq+1, now
 	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Interval: l.Interval, Full: l.seq%fullEvery == 0,
@@ -149,7 +154,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	case l.counted == 0, another, int32(ahead) > 0 && p.Uptime < l.last.Uptime:
 		l.lossy, l.narrow = false, l.narrow && !another
 		l.arrivals = arrivals{highest: p.Seq, seen: 1, counted: 1}
-		l.ways.trial, l.ways.bad = 0, 0
+		l.ways.trial, l.ways.bad, l.transfers.failed = 0, 0, 0
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
 	default:
@@ -163,6 +168,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	if l.weigh(); !l.lossy {
 		l.ways.bad = 0
 	}
+	l.weighTransfers()
 }
 
 // weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
@@ -198,7 +204,7 @@ func (l *Link) weigh() {
 // begins anew, at the peer too, to which the next packet says so by its Uptime. Where nothing is heard, it is still
 // since when it was.
 func (l *Link) Restarted(now time.Time) {
-	l.seen, l.counted, l.lossy, l.missed = 0, 0, false, false
+	l.seen, l.counted, l.lossy, l.missed, l.transfers.failed = 0, 0, false, false, 0
 	if l.hearsPeer(now) {
 		l.began = now
 	}
@@ -238,11 +244,11 @@ func (l *Link) HeardAgo(now time.Time) (time.Duration, bool) {
 	return age(l.heard, now), l.hearsPeer(now)
 }
 
-// Undecided reports whether packets of the peer, or of full size, are missing, or none has come yet, for less time than
-// shows a fault, while it is not known to be away.
+// Undecided reports whether packets of the peer, or of full size, are missing, or none has come yet, or a transfer has
+// failed, for less time than shows a fault, while it is not known to be away.
 func (l *Link) Undecided(now time.Time) bool {
 	s := l.State(now)
-	return (l.missed || l.Silent(now) > late*l.pace()) && !s.Away && !s.Doubtful()
+	return (l.missed || l.transfers.failed > 0 || l.Silent(now) > late*l.pace()) && !s.Away && !s.Doubtful()
 }
 
 // State is what is known at now.
@@ -264,6 +270,9 @@ func (l *Link) State(now time.Time) State {
 	}
 	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(), int(l.last.Heard.Lost)
 	s.BadFrom, s.BadTo = l.ways.bad, l.last.Heard.Bad
+	if s.Works() && l.transfers.lost != Unclear {
+		s.To, s.TCP = NoTCP, l.transfers.lost
+	}
 	return s
 }
 

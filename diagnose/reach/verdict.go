@@ -104,6 +104,10 @@ const (
 	CauseChecksum Cause = "checksum"
 	CauseMTU      Cause = "mtu"
 	CauseLossy    Cause = "lossy"
+	// CauseTCP: no connection is answered, though packets of UDP pass. CauseSegments: it is, and what is sent over it does
+	// not arrive.
+	CauseTCP      Cause = "tcp"
+	CauseSegments Cause = "segments"
 	// CauseMultipath: of several ways that packets take, by their ports, one drops all.
 	CauseMultipath Cause = "multipath"
 	CauseNotFound  Cause = "not-found"
@@ -158,6 +162,8 @@ func Judge(e Evidence) Verdict {
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
 	case s.From == Lossy || s.To == Lossy:
 		return e.lossy(v)
+	case s.To == NoTCP && s.From == Works:
+		return e.noTCP(v)
 	default:
 		return e.narrow(v)
 	}
@@ -321,7 +327,7 @@ func (e Evidence) narrow(v Verdict) Verdict {
 func (e Evidence) broken() string {
 	in := fmt.Sprintf("pods of node %s to pods here", e.Node)
 	out := fmt.Sprintf("pods here to pods of node %s", e.Node)
-	var lost, narrow, lossy []string
+	var lost, narrow, lossy, tcp []string
 	for _, d := range []struct {
 		is    Direction
 		name  string
@@ -332,6 +338,8 @@ func (e Evidence) broken() string {
 			lost = append(lost, d.name)
 		case Narrow:
 			narrow = append(narrow, d.name)
+		case NoTCP:
+			tcp = append(tcp, d.name)
 		case Lossy:
 			lossy = append(lossy, fmt.Sprintf("%s are lost (%d of the last %d)", d.name, d.share, window))
 		}
@@ -345,6 +353,9 @@ func (e Evidence) broken() string {
 	}
 	if len(lossy) > 0 {
 		parts = append(parts, e.Family+" packets from "+strings.Join(lossy, ", and from "))
+	}
+	if len(tcp) > 0 {
+		parts = append(parts, "no "+e.Family+" transfer by TCP passes from "+strings.Join(tcp, ", nor from "))
 	}
 	text := strings.Join(parts, "; ")
 	if e.State.From == Fails && e.State.To == Unknown {
@@ -364,6 +375,9 @@ func (e Evidence) seen() (out []string) {
 		out = append(out, fmt.Sprintf("node %s was heard before", e.Node))
 	case s.To == Fails:
 		out = append(out, fmt.Sprintf("node %s is heard, and says that it does not hear this one", e.Node))
+	}
+	if s.To == NoTCP {
+		out = append(out, s.transferSeen())
 	}
 	if s.From == Fails && e.Runs != "" {
 		out = append(out, fmt.Sprintf("the agent of node %s runs: %s hears it", e.Node, e.Runs))

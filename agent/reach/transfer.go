@@ -1,0 +1,252 @@
+package reach
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+const (
+	// mostIncoming is how many transfers from other nodes go on at a time, and mostAccepted how many connections are
+	// accepted in a pulse: the others are closed.
+	mostIncoming, mostAccepted = 8, 64
+	// incomingFor is for how many intervals one may go on: longer than the sender waits (pure.TransferFor).
+	incomingFor = pure.TransferFor + 2
+)
+
+// transfer is one to another end.
+type transfer interface {
+	// step does what can be done without waiting. Where the transfer goes on, the outcome is what it is if nothing more
+	// comes.
+	step() (o pure.Outcome, ended bool)
+	Close() error
+}
+
+// outgoing are the transfers to others, one at a time.
+type outgoing struct {
+	transfer           // nil: none goes on
+	to       path      // of this, or the last
+	until    time.Time // when it has failed
+	turn     path      // which had its turn last
+	next     time.Time // when the next has its turn
+}
+
+// transfers does what can be done for the transfer that goes on, or begins one that is due.
+func (t *talk) transfers(now time.Time) {
+	if t.out.transfer == nil {
+		t.beginTransfer(now)
+		return
+	}
+	o, ended := t.out.step()
+	if !ended && now.Before(t.out.until) {
+		return
+	}
+	t.endTransfer()
+	if p := t.peers[t.out.to]; p != nil && p.TransferPasses(now) {
+		p.Transferred(o, now)
+	}
+}
+
+func (t *talk) beginTransfer(now time.Time) {
+	to, due := t.nextTransfer(now)
+	if !due {
+		return
+	}
+	content := pure.Content(pure.NameHash(t.NodeName), pure.NameHash(to.node))
+	c, err := t.connect(t.own(to.addr), to.addr, content)
+	if err != nil {
+		t.Log.V(1).Info("connecting", "node", to.node, "reason", err.Error())
+		return
+	}
+	t.out.transfer, t.out.to, t.out.until = c, to, now.Add(pure.TransferFor*t.Interval)
+}
+
+func (t *talk) endTransfer() {
+	if t.out.transfer != nil {
+		t.out.Close()
+		t.out.transfer = nil
+	}
+}
+
+// nextTransfer is the path whose turn it is: each after the other, and between the turns those on which one has failed.
+func (t *talk) nextTransfer(now time.Time) (to path, due bool) {
+	passes := slices.DeleteFunc(slices.Clone(t.queue), func(p path) bool {
+		return !t.peers[p].Asked || !t.peers[p].TransferPasses(now)
+	})
+	if len(passes) == 0 {
+		return path{}, false
+	}
+	if t.out.next.IsZero() { // not all nodes begin with the same
+		t.out.turn = path{node: t.NodeName, addr: passes[0].addr}
+	}
+	if !now.Before(t.out.next) {
+		t.out.next = now.Add(pure.TransferEvery * t.Interval)
+		i := slices.IndexFunc(passes, func(p path) bool { return inQueue(p, t.out.turn) > 0 })
+		t.out.turn = passes[max(0, i)]
+		return t.out.turn, true
+	}
+	i := slices.IndexFunc(passes, func(p path) bool { return t.peers[p].TransferAgain(now) })
+	if i < 0 {
+		return path{}, false
+	}
+	return passes[i], true
+}
+
+// inQueue orders paths: families one after the other.
+func inQueue(a, b path) int {
+	return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
+}
+
+// sending is a TCP connection to another end.
+type sending struct {
+	fd        int
+	connected bool
+	left      []byte // to be sent
+	receipt   []byte // what has come of it
+}
+
+// connect begins to connect to an end. The calling thread is in this one's namespace.
+func connect(from, to netip.Addr, content []byte) (transfer, error) {
+	fd, err := open(netip.AddrPortFrom(from, 0), unix.SOCK_STREAM)
+	if err != nil {
+		return nil, err
+	}
+	// All is given to the kernel at once, so that it makes segments as large as the NIC takes.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*len(content)); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	err = unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, pure.Port)))
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &sending{fd: fd, left: content}, nil
+}
+
+func (s *sending) step() (pure.Outcome, bool) {
+	if !s.connected {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, 0)
+		if err != nil || ready == 0 {
+			return pure.Unanswered, false
+		}
+		if errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
+			return pure.Unclear, true
+		}
+		s.connected = true
+	}
+	for len(s.left) > 0 {
+		n, err := unix.SendmsgN(s.fd, s.left, nil, nil, unix.MSG_NOSIGNAL)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		} else if err != nil {
+			return pure.Unclear, true
+		}
+		s.left = s.left[n:]
+	}
+	buf := make([]byte, len(pure.Receipt()))
+	n, err := unix.Read(s.fd, buf)
+	if errors.Is(err, unix.EAGAIN) {
+		return pure.Stuck, false
+	}
+	if s.receipt = append(s.receipt, buf[:max(0, n)]...); bytes.Equal(s.receipt, pure.Receipt()) {
+		return pure.Passed, true
+	}
+	closed := err != nil || n == 0 || len(s.receipt) >= len(buf)
+	return map[bool]pure.Outcome{true: pure.Unclear, false: pure.Stuck}[closed], closed
+}
+
+func (s *sending) Close() error { return abort(s.fd) }
+
+// abort closes a connection, and has the kernel send nothing more of what is left.
+func abort(fd int) error {
+	return errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
+}
+
+// hall is where other ends connect to. As of an inbox, nothing waits for it.
+type hall struct {
+	fd       int
+	incoming []receiving
+	buf      []byte
+}
+
+// receiving is a transfer from another end.
+type receiving struct {
+	fd    int
+	from  uint64 // the node, by NameHash
+	got   int
+	until time.Time
+}
+
+// receiveAt begins to accept connections at addr. The calling thread is in the end's namespace.
+func receiveAt(addr netip.Addr) (*hall, error) {
+	fd, err := open(netip.AddrPortFrom(addr, pure.Port), unix.SOCK_STREAM)
+	if err != nil {
+		return nil, fmt.Errorf("listening for TCP of other nodes at %s: %w", addr, err)
+	}
+	if err := cmp.Or(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*pure.TransferSize),
+		unix.Listen(fd, mostAccepted),
+	); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &hall{fd: fd, buf: make([]byte, pure.TransferSize)}, nil
+}
+
+// serve accepts connections of nodes' ends, and does what can be done for those that go on: each may send what another
+// end would, and nothing else, for a time. own is this node, and nodeOf who has an address; empty: no node's end.
+func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time.Time) {
+	for range mostAccepted {
+		fd, from, err := unix.Accept4(h.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if err != nil {
+			break // there is none, or it was closed meanwhile
+		}
+		node := nodeOf(addrOf(from))
+		if node == "" || len(h.incoming) >= mostIncoming {
+			abort(fd)
+			continue
+		}
+		h.incoming = append(h.incoming, receiving{fd: fd, from: pure.NameHash(node), until: until})
+	}
+	var going []receiving
+	for _, r := range h.incoming {
+		switch goes := r.step(own, h.buf); {
+		case goes && now.After(r.until):
+			abort(r.fd)
+		case goes:
+			going = append(going, r)
+		}
+	}
+	h.incoming = going
+}
+
+// step reads what has come, and closes the connection once all has, or anything else.
+func (r *receiving) step(own uint64, buf []byte) (goes bool) {
+	n, err := unix.Read(r.fd, buf[:pure.TransferSize-r.got])
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return true
+	case err != nil || n == 0 || !bytes.Equal(pure.Content(r.from, own)[r.got:r.got+n], buf[:n]):
+		abort(r.fd)
+		return false
+	}
+	if r.got += n; r.got < pure.TransferSize {
+		return true
+	}
+	_, _ = unix.SendmsgN(r.fd, pure.Receipt(), nil, nil, unix.MSG_NOSIGNAL) // if it is gone, it needs none
+	unix.Close(r.fd)
+	return false
+}
+
+func (h *hall) Close() error {
+	for _, r := range h.incoming {
+		abort(r.fd)
+	}
+	return unix.Close(h.fd)
+}
