@@ -129,7 +129,8 @@ type ReachFinding struct {
 	Family string `json:"family"`
 	// Address is the node's own that the path's packets go to, where the path does not work and it is known.
 	Address netip.Addr `json:"address,omitzero"`
-	// FromThere and ToThere are what is known of the two directions: unknown, works, narrow or fails.
+	// FromThere and ToThere are what is known of the two directions: unknown, works, fails, narrow, lossy or
+	// no-tcp, which only the sender knows.
 	FromThere string `json:"fromThere"`
 	ToThere   string `json:"toThere"`
 	// Since is when it was found.

@@ -189,6 +189,10 @@ func TestPacketsOfManyNodes(t *testing.T) {
 					t.Errorf("%d packets in %s, and %d in 10 s: want at least %d, and at most %d", n, period, most, c.least*seconds,
 						10*mostPackets)
 				}
+				most = int(period/(pure.TransferEvery*l.Interval)) + 1
+				if l.transferred > most || c.name == "all is well" && l.transferred < most-2 {
+					t.Errorf("%d transfers, want %d", l.transferred, most)
+				}
 				if told > 0 && c.name == "all is well" {
 					t.Errorf("%d findings", told)
 				}

@@ -68,10 +68,15 @@ type talk struct {
 	peers   map[path]*peer
 	ovs     string // the ovs-vswitchd that ran, as status.Status has it
 	queue   []path // whom to send to
-	step    time.Duration
-	next    time.Time // when the next is due
-	busy    time.Time // since when evidence is being collected; zero: none is
-	out     outgoing
+	pacing
+	busy time.Time // since when evidence is being collected; zero: none is
+	out  outgoing
+}
+
+// pacing is when packets are sent: one each step.
+type pacing struct {
+	step time.Duration
+	next time.Time // when the next is due
 }
 
 // network is what a talk does with the node's network: it reads what has come, opens sockets to other ends, collects
@@ -115,9 +120,10 @@ func (t *talk) run(ctx context.Context) error {
 		}
 		return all
 	}
+	own := pure.NameHash(t.NodeName)
 	t.serve = func(now time.Time) {
 		for _, h := range halls {
-			h.serve(pure.NameHash(t.NodeName), func(a netip.Addr) string { return t.ends[a] }, now.Add(incomingFor*t.Interval), now)
+			h.serve(own, func(a netip.Addr) string { return t.ends[a] }, now.Add(incomingFor*t.Interval), now)
 		}
 	}
 	t.loop(ctx)

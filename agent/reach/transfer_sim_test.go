@@ -79,7 +79,8 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 		}
 		t.Logf("%d nodes, %s: told after %s, limit %s", c.nodes, c.how, w.now.Sub(began), limit)
 		w.run(5 * time.Minute)
-		if fs := a.report.Findings; len(fs) != len(a.addrs) || fs[0].Cause != c.cause || fs[0].ToThere != string(pure.NoTCP) ||
+		fs := a.report.Findings
+		if len(fs) != len(a.addrs) || fs[0].Cause != c.cause || fs[0].ToThere != string(pure.NoTCP) ||
 			len(w.told) != 1 || len(b.report.Findings) > 0 {
 			t.Errorf("%d nodes, %s: %+v, and told %v", c.nodes, c.how, fs, w.told)
 		}

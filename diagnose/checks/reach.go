@@ -76,7 +76,7 @@ func tcpRemedy(from, to string) report.Remedy {
 // segmentsRemedy is for segments that are longer than the MTU and are lost.
 func segmentsRemedy(from, ifName, to string) report.Remedy {
 	return report.Remedy{Text: "Have the sender's kernel cut segments instead of its NIC, and update the NIC's driver and firmware, or the " +
-		"hypervisor. If that does not mend it, have the receiver's NIC join none", Commands: []string{
+		"hypervisor. If that is not enough, have the receiver's NIC join none", Commands: []string{
 		fmt.Sprintf("ethtool -K %s tso off tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off   # on node %s, until the next reboot",
 			ifName, from),
 		fmt.Sprintf("ethtool -K INTERFACE lro off gro off   # on node %s, until the next reboot", to)}}
