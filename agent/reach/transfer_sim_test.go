@@ -32,6 +32,8 @@ func (c *simTransfer) step() (pure.Outcome, bool) {
 		!(w.loses != nil && w.loses(c.ipv4)) && !(w.drains != nil && w.drains(c.from, c.to, c.port))
 	if w.spoils != nil {
 		switch w.spoils(c.from, c.to) {
+		case pure.Unclear: // as an agent of an earlier version
+			return pure.Unclear, true
 		case pure.Unanswered:
 			passes = false
 		case pure.Stuck:
@@ -137,6 +139,21 @@ func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
 		}
 	}
 	t.Logf("%d transfers, told %v", w.transferred, w.told)
+}
+
+// Agents of an earlier version refuse transfers, which is no fault, also where some of them are not answered.
+func TestTransfersRefused(t *testing.T) {
+	w := newWorld(3)
+	w.spoils = func(_, _ *simulated) pure.Outcome { return pure.Unclear }
+	w.run(10 * time.Minute)
+	w.wantNothingTold(t, "transfers are refused")
+	w.spoils = func(_, _ *simulated) pure.Outcome {
+		return []pure.Outcome{pure.Unclear, pure.Unanswered, pure.Stuck}[w.transferred%3]
+	}
+	w.run(20 * time.Minute)
+	for told, n := range w.told {
+		t.Errorf("told %d times %s", n, told)
+	}
 }
 
 // Each node has one transfer each half minute, whatever the others do, and all others have their turn.

@@ -14,14 +14,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// Ends are one, in a namespace of its own, to which others connect.
+// served is an end to which others connect, and the nodes that it knows.
 type served struct {
 	*hall
 	addr  netip.Addr
 	nodes map[netip.Addr]string
 }
 
-const sender, receiver = 11, 12 // hashes of names
+// receiver is the hash of the name of its node.
+const receiver = 12
 
 func serveIn(t *testing.T, addr string) (ns *nstest.NS, s served) {
 	t.Helper()
@@ -126,7 +127,7 @@ func TestRootTransferLimits(t *testing.T) {
 	for name, content := range map[string][]byte{"garbage": bytes.Repeat([]byte("x"), 100), "without end": append(right, right...)} {
 		c := dial()
 		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
-		gone, got := make(chan error), 0
+		gone := make(chan error)
 		go func() {
 			var err error
 			for err == nil { // again and again
@@ -147,7 +148,7 @@ func TestRootTransferLimits(t *testing.T) {
 			}
 		}
 		if n, _ := c.Read(make([]byte, 100)); n > len(pure.Receipt()) {
-			t.Errorf("%s: answered with %d bytes", name, got)
+			t.Errorf("%s: answered with %d bytes", name, n)
 		}
 		if len(s.incoming) > 0 {
 			t.Errorf("%s: %d connections are kept", name, len(s.incoming))
