@@ -10,8 +10,8 @@ import (
 // a count of them comes back (Receipt). It shows what single packets do not: segments longer than the MTU, which the
 // kernel leaves to NICs to cut, and what passes UDP and drops TCP.
 const (
-	// TransferSize is so much that a kernel which has to send each segment by itself, after it was lost in a larger one,
-	// takes longer than TransferFor.
+	// TransferSize is many segments. A kernel that has to send each by itself, after it was lost in a larger one, may
+	// still be in time.
 	TransferSize = 64 << 10
 	// TransferFor is how many intervals a transfer may take. TransferEvery is after how many the next begins, to another
 	// peer, and transferAgain after how many one that has failed is tried again until it is decided.
