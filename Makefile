@@ -35,7 +35,7 @@ IMAGE ?= fairlead/fairlead:dev
 SIGN_KEY ?=
 
 .PHONY: help manifests build image release \
-	test-in-container deps root once plugins test test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -108,6 +108,9 @@ e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containe
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
+
+test-image: root ## the images of amd64 and arm64, if both are in out: the same packages, and programs that run (root)
+	go test -tags imagetest -count=1 -v -run '^TestRootImageOfArm64$$' ./build/image
 
 # Two kubelets, two containerds and a control plane on the guest's one processor.
 e2e-kernel: root deps build image once ## the default installation on the kernel's datapath, in User-Mode Linux where this kernel has none (minutes)
