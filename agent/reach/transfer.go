@@ -209,7 +209,7 @@ func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time
 		}
 		node := nodeOf(addrOf(from))
 		if node == "" || len(h.incoming) >= mostIncoming {
-			abort(fd)
+			_ = abort(fd)
 			continue
 		}
 		h.incoming = append(h.incoming, receiving{fd: fd, from: pure.NameHash(node), until: until})
@@ -218,7 +218,7 @@ func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time
 	for _, r := range h.incoming {
 		switch goes := r.step(own, h.buf); {
 		case goes && now.After(r.until):
-			abort(r.fd)
+			_ = abort(r.fd)
 		case goes:
 			going = append(going, r)
 		}
@@ -233,20 +233,20 @@ func (r *receiving) step(own uint64, buf []byte) (goes bool) {
 	case errors.Is(err, unix.EAGAIN):
 		return true
 	case err != nil || n == 0 || !bytes.Equal(pure.Content(r.from, own)[r.got:r.got+n], buf[:n]):
-		abort(r.fd)
+		_ = abort(r.fd)
 		return false
 	}
 	if r.got += n; r.got < pure.TransferSize {
 		return true
 	}
 	_, _ = unix.SendmsgN(r.fd, pure.Receipt(), nil, nil, unix.MSG_NOSIGNAL) // if it is gone, it needs none
-	unix.Close(r.fd)
+	_ = unix.Close(r.fd)
 	return false
 }
 
 func (h *hall) Close() error {
 	for _, r := range h.incoming {
-		abort(r.fd)
+		_ = abort(r.fd)
 	}
 	return unix.Close(h.fd)
 }

@@ -66,15 +66,13 @@ func multipathCommands() []string {
 
 const checksumRemedy = "Have the sender's kernel compute checksums instead of its NIC, and update the NIC's driver and firmware, or the hypervisor"
 
-// tcpRemedy is for TCP that is dropped from a node to another.
-func tcpRemedy(from, to string) report.Remedy {
-	return report.Remedy{Text: "See which firewalls, middleboxes and intrusion prevention are between the nodes, and which of their rules are " +
-		"about TCP or connections that they saw only one direction of", Commands: []string{
-		fmt.Sprintf("nft list ruleset   # on nodes %s and %s", from, to)}}
-}
-
-// segmentsRemedy is for segments that are longer than the MTU and are lost.
-func segmentsRemedy(from, ifName, to string) report.Remedy {
+// transferRemedy is for TCP that is dropped from a node, which sends by the interface, to another, or for its segments.
+func transferRemedy(c reach.Cause, from, ifName, to string) report.Remedy {
+	if c == reach.CauseTCP {
+		return report.Remedy{Text: "See which firewalls, middleboxes and intrusion prevention are between the nodes, and which of their rules are " +
+			"about TCP or connections that they saw only one direction of", Commands: []string{
+			fmt.Sprintf("nft list ruleset   # on nodes %s and %s", from, to)}}
+	}
 	return report.Remedy{Text: "Have the sender's kernel cut segments instead of its NIC, and update the NIC's driver and firmware, or the " +
 		"hypervisor. If that is not enough, have the receiver's NIC join none", Commands: []string{
 		fmt.Sprintf("ethtool -K %s tso off tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off   # on node %s, until the next reboot",
@@ -105,10 +103,8 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 		return report.Remedy{Text: checksumRemedy, Commands: []string{
 			fmt.Sprintf("fairleadctl reach %s %s   # by which NIC they leave node %s, and its driver", f.Node, s.Node, f.Node),
 			fmt.Sprintf("ethtool -K INTERFACE tx off   # on node %s, until the next reboot", f.Node)}}
-	case reach.CauseTCP:
-		return tcpRemedy(s.Node, f.Node)
-	case reach.CauseSegments:
-		return segmentsRemedy(s.Node, s.Transport, f.Node)
+	case reach.CauseTCP, reach.CauseSegments:
+		return transferRemedy(reach.Cause(f.Cause), s.Node, s.Transport, f.Node)
 	case reach.CauseDropped:
 		return report.Remedy{Text: "See what this node's firewall drops, and which packets the tables of Open vSwitch drop",
 			Commands: []string{"fairleadctl doctor firewall", "nft list ruleset"}}

@@ -213,10 +213,8 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		return underlayRemedy(w)
 	case reach.CauseMultipath:
 		return []report.Remedy{{Text: multipathRemedy, Commands: multipathCommands()}}
-	case reach.CauseTCP:
-		return []report.Remedy{tcpRemedy(w.From, w.To)}
-	case reach.CauseSegments:
-		return []report.Remedy{segmentsRemedy(w.From, "INTERFACE", w.To)}
+	case reach.CauseTCP, reach.CauseSegments:
+		return []report.Remedy{transferRemedy(w.Cause, w.From, "INTERFACE", w.To)}
 	case reach.CauseNoTunnel:
 		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
 	case reach.CauseTunnelDiffers:

@@ -152,9 +152,9 @@ func (p between) begun() bool {
 func (p between) state() Direction {
 	heard, said := Direction(p.py.FromThere), Direction(p.px.ToThere)
 	switch {
-	case p.sends() && said == NoTCP && (!p.receives() || heard == Works): // which only the sender knows
+	case p.noTCP():
 		return NoTCP
-	case p.receives() && (heard == Works || heard == Narrow || heard == Lossy):
+	case p.receives() && slices.Contains([]Direction{Works, Narrow, Lossy}, heard):
 		return heard
 	case p.answers():
 		return Works
@@ -166,6 +166,11 @@ func (p between) state() Direction {
 		return said
 	}
 	return Unknown
+}
+
+// noTCP reports whether transfers to y fail, and nothing else: x alone knows.
+func (p between) noTCP() bool {
+	return p.sends() && Direction(p.px.ToThere) == NoTCP && (!p.receives() || Direction(p.py.FromThere) == Works)
 }
 
 // counts reports whether y's silence about x shows that the direction fails: x sends, or certainly would not be heard,

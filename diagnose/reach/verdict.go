@@ -160,14 +160,21 @@ func Judge(e Evidence) Verdict {
 		return e.unheard(v)
 	case s.From == Fails || s.To == Fails:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
+	default:
+		return e.partly(v)
+	}
+	return v
+}
+
+// partly is about packets of which some pass in both directions.
+func (e Evidence) partly(v Verdict) Verdict {
+	switch s := e.State; {
 	case s.From == Lossy || s.To == Lossy:
 		return e.lossy(v)
 	case s.To == NoTCP && s.From == Works:
 		return e.noTCP(v)
-	default:
-		return e.narrow(v)
 	}
-	return v
+	return e.narrow(v)
 }
 
 // lossy is about packets some of which are lost.
