@@ -30,7 +30,7 @@ debootstrap --arch="$arch" --variant=minbase "$suite" "$root" ${mirror:+"$mirror
 # A private mirror under another name is used as it is.
 security=$(sed -n "s,/debian/\{0\,1\} $suite main.*,/debian-security $suite-security main,p" "$root/etc/apt/sources.list")
 [[ -z $security ]] || echo "$security" >>"$root/etc/apt/sources.list"
-rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{man,locale,info,lintian}
+rm -rf "$root"/var/cache/{apt,ldconfig}/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{man,locale,info,lintian}
 find "$root/usr/share/doc" -type f ! -name copyright -delete
 find "$root/dev" -mindepth 1 -delete # the container's own are mounted there
 rm -f "$cache/debian-$arch"-*.tar "$cache/debian-$arch"-*.tar.new
