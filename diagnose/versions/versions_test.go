@@ -23,7 +23,7 @@ func TestOf(t *testing.T) {
 		{Containerd, "1.4.3", "too old: older than 1.6", "1.6"},
 		{Kubernetes, "1.36.3", "tested", ""},
 		{Kubernetes, "1.37.2", "tested", ""},
-		{Kubernetes, "1.35.9", "not tested, should work; fixes until 2027-02-28", ""},
+		{Kubernetes, "1.35.9", "tested; fixes until 2027-02-28", ""},
 		{Kubernetes, "1.34.1+k3s1", "not tested, should work; no fixes since 2026-10-27", ""},
 		{Kubernetes, "1.9.0", "too old: older than 1.32", "1.32"},
 		{Linux, "6.12.43+deb13-amd64", "tested", ""},
