@@ -19,7 +19,8 @@ import (
 )
 
 // BenchmarkRootReach measures what it costs an agent to probe others, in a cluster of 5,000 nodes in which all is well:
-// the others are one program, which answers in the tunnel. By turns with an agent that does not probe.
+// the others are one program, which answers in the tunnel and refuses transfers. By turns with an agent that does not
+// probe.
 func BenchmarkRootReach(b *testing.B) {
 	const turns, settles, period = 3, 45 * time.Second, time.Minute
 	for b.Loop() {
@@ -96,7 +97,8 @@ func (x *bed) switchCPU() time.Duration {
 	return d
 }
 
-// answer has all other nodes' ends answer each packet, until the benchmark ends: behind the node's default route.
+// answer has all other nodes' ends answer each packet, and refuse TCP, until the benchmark ends: behind the node's
+// default route.
 func (x *bed) answer() {
 	x.b.Helper()
 	outside, err := x.lab.Host(underlay.Outside)
@@ -124,7 +126,7 @@ type ends map[netip.Addr]*reach.Link
 const (
 	genevePort              = 6081
 	geneveLen, etherLen     = 8, 14
-	ipLen, udpLen           = 20, 8
+	ipLen, udpLen, tcpLen   = 20, 8, 20
 	sourceAt, destinationAt = 12, 16
 )
 
@@ -157,10 +159,13 @@ func (e ends) answers(b []byte) []byte {
 		return nil
 	}
 	head := geneveLen + 4*int(b[0]&0x3f) + etherLen
-	if len(b) < head+ipLen+udpLen || b[head] != 0x45 || b[head+9] != unix.IPPROTO_UDP {
+	if len(b) < head+ipLen+udpLen || b[head] != 0x45 {
 		return nil
 	}
 	ip, udp := b[head:], b[head+ipLen:]
+	if ip[9] == unix.IPPROTO_TCP && len(udp) >= tcpLen {
+		return refusal(b[:head], ip)
+	}
 	p, err := reach.Parse(udp[udpLen:])
 	if err != nil {
 		return nil
@@ -181,15 +186,7 @@ func (e ends) answers(b []byte) []byte {
 
 // packet is one with payload back from where ip, an IPv4 packet of UDP, has gone, behind head.
 func packet(head, ip, payload []byte) []byte {
-	out := append([]byte(nil), head...)
-	out = append(out, ip[:ipLen]...)
-	back := out[len(head):]
-	copy(back[sourceAt:], ip[destinationAt:destinationAt+4])
-	copy(back[destinationAt:], ip[sourceAt:sourceAt+4])
-	binary.BigEndian.PutUint16(back[2:], uint16(ipLen+udpLen+len(payload)))
-	back[8] = 64
-	binary.BigEndian.PutUint16(back[10:], 0)
-	binary.BigEndian.PutUint16(back[10:], checksum(back))
+	out := back(head, ip, udpLen+len(payload))
 	out = binary.BigEndian.AppendUint16(out, reach.Port)
 	out = binary.BigEndian.AppendUint16(out, reach.Port)
 	out = binary.BigEndian.AppendUint16(out, uint16(udpLen+len(payload)))
@@ -197,7 +194,33 @@ func packet(head, ip, payload []byte) []byte {
 	return append(out, payload...)
 }
 
-// checksum is that of an IPv4 header (RFC 791).
+// refusal is what a kernel answers to ip, an IPv4 packet that asks for a TCP connection, where nothing listens (RFC
+// 9293, 3.10.7.1), as that of an agent which makes no transfers.
+func refusal(head, ip []byte) []byte {
+	out, asks := back(head, ip, tcpLen), ip[ipLen:]
+	tcp := append([]byte{asks[2], asks[3], asks[0], asks[1], 0, 0, 0, 0},
+		binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(asks[4:])+1)...)
+	tcp = append(tcp, tcpLen/4<<4, 0x14, 0, 0, 0, 0, 0, 0) // RST and ACK
+	pseudo := append(append([]byte{}, ip[sourceAt:destinationAt+4]...), 0, unix.IPPROTO_TCP, 0, tcpLen)
+	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
+	return append(out, tcp...)
+}
+
+// back is the header of an IPv4 packet of as many bytes, from where ip has gone, behind head.
+func back(head, ip []byte, length int) []byte {
+	out := append([]byte(nil), head...)
+	out = append(out, ip[:ipLen]...)
+	header := out[len(head):]
+	copy(header[sourceAt:], ip[destinationAt:destinationAt+4])
+	copy(header[destinationAt:], ip[sourceAt:sourceAt+4])
+	binary.BigEndian.PutUint16(header[2:], uint16(ipLen+length))
+	header[8] = 64
+	binary.BigEndian.PutUint16(header[10:], 0)
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	return out
+}
+
+// checksum is the internet's (RFC 1071), of an even number of bytes.
 func checksum(header []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(header); i += 2 {
