@@ -35,9 +35,10 @@ FROM ${PROGRAMS} AS programs
 
 # The list of all parts: Go's modules are in the programs, Debian's packages in its database.
 FROM runtime AS listed
+ARG VERSION=dev
 COPY --from=programs /programs /
 COPY --from=programs /programs/tmp/bom /tmp/bom
-RUN /tmp/bom sbom -root / -version-of /usr/local/bin/fairlead-agent -o /usr/share/fairlead/sbom.cdx.json \
+RUN /tmp/bom sbom -root / -version "${VERSION}" -o /usr/share/fairlead/sbom.cdx.json \
     /usr/local/bin /usr/local/lib/cni
 
 FROM runtime

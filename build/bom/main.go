@@ -10,7 +10,7 @@ import (
 )
 
 const usage = `usage:
-  bom sbom -root DIR -version-of PROGRAM -o FILE PROGRAMS...
+  bom sbom -root DIR -version VERSION -o FILE PROGRAMS...
         CycloneDX: Go modules of the programs (files, or directories of them) and Debian's packages below DIR, unless
         DIR is empty
   bom licences -o FILE PROGRAMS...
@@ -33,14 +33,14 @@ func run(args []string, stdout io.Writer) error {
 	f.Usage = func() { fmt.Fprintln(f.Output(), usage) }
 	out := f.String("o", "", "")
 	root := f.String("root", "/", "")
-	versionOf := f.String("version-of", "", "")
+	version := f.String("version", "", "")
 	extract := f.String("extract", "", "")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
 	switch {
 	case args[0] == "sbom" && f.NArg() > 0 && *out != "":
-		return writeSBOM(*out, *root, *versionOf, f.Args())
+		return writeSBOM(*out, *root, *version, f.Args())
 	case args[0] == "licences" && f.NArg() > 0 && *out != "":
 		return writeLicences(*out, f.Args())
 	case args[0] == "layers" && f.NArg() == 1:

@@ -3,11 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 )
 
@@ -43,21 +41,9 @@ type occurrence struct {
 	Location string `json:"location"`
 }
 
-// writeSBOM lists the modules of the programs and the packages below root. The overall version is what the program
-// versionOf reports. Without root it is a list of the programs alone.
-func writeSBOM(out, root, versionOf string, programs []string) error {
-	version := ""
-	if versionOf != "" {
-		said, err := exec.Command(versionOf, "--version").Output()
-		if err != nil {
-			return fmt.Errorf("asking %s for its version: %w", versionOf, err)
-		}
-		words := strings.Fields(string(said))
-		if len(words) == 0 {
-			return errors.New(versionOf + " --version says nothing")
-		}
-		version = words[len(words)-1]
-	}
+// writeSBOM lists the modules of the programs and the packages below root, of which version is the overall version.
+// Without root it is a list of the programs alone.
+func writeSBOM(out, root, version string, programs []string) error {
 	mods, err := modules(programs)
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (r release) program(dir, arch string) error {
 	if err != nil {
 		return err
 	}
-	return release{root: dir}.run(bom, "sbom", "-root", "", "-version-of", "./"+name, "-o", name+".cdx.json", name)
+	return release{root: dir}.run(bom, "sbom", "-root", "", "-version", r.version, "-o", name+".cdx.json", name)
 }
 
 // imageFiles copies the images and the lists of their parts.
