@@ -13,7 +13,7 @@ export ARCH=${ARCH:-$native}
 out=out/image
 [[ $ARCH == "$native" ]] || out=out/image-$ARCH
 
-[[ $ARCH == a[mr][dm]64 ]] || { echo "image: ARCH is $ARCH: amd64 and arm64 can be built" >&2; exit 1; }
+[[ $ARCH == amd64 || $ARCH == arm64 ]] || { echo "image: ARCH is $ARCH: amd64 and arm64 can be built" >&2; exit 1; }
 [[ $(id -u) == 0 ]] || { echo 'image: this needs root: sudo env PATH="$PATH" make image' >&2; exit 1; }
 emulator=/proc/sys/fs/binfmt_misc/qemu-$([[ $ARCH == arm64 ]] && echo aarch64 || echo x86_64)
 if [[ $ARCH != "$native" && $(head -n 1 "$emulator" 2>/dev/null) != enabled ]]; then

@@ -13,8 +13,7 @@ import (
 )
 
 // Where single packets of every size pass and TCP does not, that is told with its direction: large segments that are
-// lost on the way, and connections that are not answered. A turn of each peer
-// is every half minute and family.
+// lost on the way, and connections that are not answered.
 func TestRootReachTransfers(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel's datapath sends segments uncut, and after losses one by one: a transfer passes in time")
 	c := up(t, lab.Options{})
