@@ -56,7 +56,7 @@ func newLarge(peers []desired.Peer) *large {
 		return l.kept
 	}
 	l.serve = func(time.Time) {}
-	l.connect = func(_, _ netip.Addr, _ []byte) (transfer, error) {
+	l.connect = func(_, _ netip.Addr, _ []byte, _ bool) (transfer, error) {
 		l.transferred++
 		return immediate{}, nil
 	}

@@ -46,7 +46,8 @@ type world struct {
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
 	// spoils says whether a transfer fails where packets pass, and how; nil: none does.
-	spoils func(from, to *simulated) pure.Outcome
+	spoils  func(from, to *simulated) pure.Outcome
+	polices func(from, to *simulated) bool // transfers meet a rate limit
 	// transferred is how many transfers have begun.
 	transferred int
 	// told are all findings that any agent told, as "node peer cause", and how often its report had each.

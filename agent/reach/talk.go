@@ -85,7 +85,7 @@ type network struct {
 	read    func(now time.Time) []heard
 	serve   func(now time.Time) // transfers from other ends
 	dial    func(from netip.AddrPort, to netip.Addr) (socket, error)
-	connect func(from, to netip.Addr, content []byte) (transfer, error)
+	connect func(from, to netip.Addr, content []byte, single bool) (transfer, error)
 	examine func(ctx context.Context, s *status.Status, paths []path) []examined
 	open    func(s *status.Status, to path) tap
 }

@@ -61,7 +61,7 @@ func (t *talk) beginTransfer(now time.Time) {
 		return
 	}
 	content := pure.Content(pure.NameHash(t.NodeName), pure.NameHash(to.node))
-	c, err := t.connect(t.own(to.addr), to.addr, content)
+	c, err := t.connect(t.own(to.addr), to.addr, content, t.peers[to].Single())
 	if err != nil {
 		t.Log.V(1).Info("connecting", "node", to.node, "reason", err.Error())
 		return
@@ -107,14 +107,15 @@ func inQueue(a, b path) int {
 
 // sending is a TCP connection to another end.
 type sending struct {
-	fd        int
-	connected bool
-	left      []byte // to be sent
-	receipt   []byte // what has come of it
+	fd      int
+	single  bool   // each segment is sent by itself
+	mss     int    // bytes of a segment; 0: not connected
+	left    []byte // to be sent
+	receipt []byte // what has come of it
 }
 
 // connect begins to connect to an end. The calling thread is in this one's namespace.
-func connect(from, to netip.Addr, content []byte) (transfer, error) {
+func connect(from, to netip.Addr, content []byte, single bool) (transfer, error) {
 	fd, err := open(netip.AddrPortFrom(from, 0), unix.SOCK_STREAM)
 	if err != nil {
 		return nil, err
@@ -127,11 +128,11 @@ func connect(from, to netip.Addr, content []byte) (transfer, error) {
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &sending{fd: fd, left: content}, nil
+	return &sending{fd: fd, single: single, left: content}, nil
 }
 
 func (s *sending) step() (pure.Outcome, bool) {
-	if !s.connected {
+	if s.mss == 0 {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, 0)
 		if err != nil || ready == 0 {
 			return pure.Unanswered, false
@@ -139,16 +140,12 @@ func (s *sending) step() (pure.Outcome, bool) {
 		if errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
 			return pure.Unclear, true
 		}
-		s.connected = true
-	}
-	for len(s.left) > 0 {
-		n, err := unix.SendmsgN(s.fd, s.left, nil, nil, unix.MSG_NOSIGNAL)
-		if errors.Is(err, unix.EAGAIN) {
-			break
-		} else if err != nil {
+		if s.mss, err = unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG); err != nil {
 			return pure.Unclear, true
 		}
-		s.left = s.left[n:]
+	}
+	if !s.send() {
+		return pure.Unclear, true
 	}
 	buf := make([]byte, len(pure.Receipt()))
 	n, err := unix.Read(s.fd, buf)
@@ -156,10 +153,36 @@ func (s *sending) step() (pure.Outcome, bool) {
 		return pure.Stuck, false
 	}
 	if s.receipt = append(s.receipt, buf[:max(0, n)]...); bytes.Equal(s.receipt, pure.Receipt()) {
-		return pure.Passed, true
+		return s.arrived(), true
 	}
 	closed := err != nil || n == 0 || len(s.receipt) >= len(buf)
 	return map[bool]pure.Outcome{true: pure.Unclear, false: pure.Stuck}[closed], closed
+}
+
+// send gives the kernel what it takes: all at once, or each segment as a record of its own (MSG_EOR), which it joins
+// with no other.
+func (s *sending) send() (ok bool) {
+	most, flags := len(s.left), unix.MSG_NOSIGNAL
+	if s.single {
+		most, flags = s.mss, flags|unix.MSG_EOR
+	}
+	for len(s.left) > 0 {
+		n, err := unix.SendmsgN(s.fd, s.left[:min(most, len(s.left))], nil, nil, flags)
+		if err != nil {
+			return errors.Is(err, unix.EAGAIN)
+		}
+		s.left = s.left[n:]
+	}
+	return true
+}
+
+// arrived is the outcome once all has arrived.
+func (s *sending) arrived() pure.Outcome {
+	info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return pure.Unclear
+	}
+	return pure.Arrived((pure.TransferSize+s.mss-1)/s.mss, int(info.Total_retrans), s.single)
 }
 
 func (s *sending) Close() error { return abort(s.fd) }

@@ -17,12 +17,13 @@ type simTransfer struct {
 	from, to *simulated
 	ipv4     bool
 	port     uint16
+	single   bool
 	stage    int // 1: connected, 3: all has come
 }
 
-func (s *simulated) transfer(_, to netip.Addr, _ []byte) (transfer, error) {
+func (s *simulated) transfer(_, to netip.Addr, _ []byte, single bool) (transfer, error) {
 	s.world.transferred++
-	return &simTransfer{from: s, to: s.world.byAddr[to], ipv4: to.Is4(),
+	return &simTransfer{from: s, to: s.world.byAddr[to], ipv4: to.Is4(), single: single,
 		port: uint16(32768 + s.world.transferred*40503%28232)}, nil
 }
 
@@ -49,7 +50,16 @@ func (c *simTransfer) step() (pure.Outcome, bool) {
 	if c.stage == 0 {
 		return pure.Unanswered, false
 	}
-	return map[bool]pure.Outcome{true: pure.Passed, false: pure.Stuck}[c.stage >= 3], c.stage >= 3
+	return map[bool]pure.Outcome{true: c.arrived(), false: pure.Stuck}[c.stage >= 3], c.stage >= 3
+}
+
+func (c *simTransfer) arrived() pure.Outcome {
+	w := c.from.world
+	spoils := w.spoils != nil && w.spoils(c.from, c.to) == pure.Resent
+	if spoils && !c.single || w.polices != nil && w.polices(c.from, c.to) {
+		return pure.Resent
+	}
+	return pure.Passed
 }
 
 func (*simTransfer) Close() error { return nil }
@@ -63,7 +73,8 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 		nodes int
 		how   pure.Outcome
 		cause string
-	}{{2, pure.Stuck, "segments"}, {3, pure.Unanswered, "tcp"}, {10, pure.Stuck, "segments"}} {
+	}{{2, pure.Stuck, "segments"}, {3, pure.Unanswered, "tcp"}, {10, pure.Stuck, "segments"}, {2, pure.Resent, "segments"},
+		{10, pure.Resent, "segments"}} {
 		w := newWorld(c.nodes)
 		a, b := w.nodes[0], w.nodes[1]
 		w.run(3 * time.Minute)
@@ -75,6 +86,9 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 			return pure.Passed
 		}
 		limit := time.Duration(len(a.queue))*pure.TransferEvery*a.Interval + 40*time.Second
+		if c.how == pure.Resent {
+			limit += time.Minute + time.Duration(len(a.addrs)-1)*30*time.Second
+		}
 		began := w.now
 		for len(a.report.Findings) < len(a.addrs) && w.now.Sub(began) < limit {
 			w.run(time.Second)
@@ -141,6 +155,22 @@ func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
 	t.Logf("%d transfers, told %v", w.transferred, w.told)
 }
 
+// A rate limit on the way drops what comes at once, whatever its length: that is no fault of segments, whether each
+// transfer meets it or some do.
+func TestTransfersMeetRateLimit(t *testing.T) { bothStacks(t, transfersMeetRateLimit) }
+
+func transfersMeetRateLimit(t *testing.T, newWorld func(n int) *world) {
+	w := newWorld(3)
+	w.polices = func(_, _ *simulated) bool { return true }
+	w.run(10 * time.Minute)
+	w.wantNothingTold(t, "all transfers meet a rate limit")
+	for _, most := range []int{1, 9} {
+		w.polices = func(_, _ *simulated) bool { return w.random.IntN(10) < most }
+		w.run(10 * time.Minute)
+		w.wantNothingTold(t, fmt.Sprintf("of 10 transfers %d meet a rate limit", most))
+	}
+}
+
 // Agents of an earlier version refuse transfers, which is no fault, also where some of them are not answered.
 func TestTransfersRefused(t *testing.T) {
 	w := newWorld(3)
@@ -162,9 +192,9 @@ func TestTransfersTakeTurns(t *testing.T) {
 	with := map[string]int{}
 	for _, s := range w.nodes {
 		begin := s.connect
-		s.connect = func(from, to netip.Addr, b []byte) (transfer, error) {
+		s.connect = func(from, to netip.Addr, b []byte, single bool) (transfer, error) {
 			with[fmt.Sprint(s.NodeName, " ", w.byAddr[to].NodeName)]++
-			return begin(from, to, b)
+			return begin(from, to, b, single)
 		}
 	}
 	w.run(9 * time.Minute)

@@ -27,7 +27,7 @@ const receiver = 12
 func serveIn(t *testing.T, addr string) (ns *nstest.NS, s served) {
 	t.Helper()
 	ns = nstest.New(t)
-	ns.Exec("ip", "link", "set", "lo", "up")
+	ns.Exec("ip", "link", "set", "lo", "up", "mtu", "1500")
 	s = served{addr: netip.MustParseAddr(addr), nodes: map[netip.Addr]string{}}
 	s.nodes[s.addr] = "there"
 	ns.Must(func() (err error) { s.hall, err = receiveAt(s.addr); return err })
@@ -57,46 +57,57 @@ func (s served) ends(t *testing.T, c transfer) (o pure.Outcome, ended bool) {
 // node's end or of an agent that does not run, says nothing, and one to which no answer comes is known for what it is.
 func TestRootTransfer(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
-		ns, s := serveIn(t, addr)
-		begin := func(content []byte) (c transfer) {
-			ns.Must(func() (err error) { c, err = connect(s.addr, s.addr, content); return err })
-			return c
-		}
-		right := pure.Content(pure.NameHash("there"), receiver)
-		for _, c := range []struct {
-			name    string
-			content []byte
-			before  string
-			want    pure.Outcome
-			ended   bool
-		}{
-			{"all is well", right, "", pure.Passed, true},
-			{"changed", append(bytes.Repeat([]byte{0}, 1), right[1:]...), "", pure.Unclear, true},
-			{"the last byte is", append(bytes.Clone(right[:len(right)-1]), right[len(right)-1]^1), "", pure.Unclear, true},
-			{"what is longer than a small packet is lost", right, "nft add table inet f; nft add chain inet f c '{ type filter hook input priority 0; }'; " +
-				"nft add rule inet f c meta length \\> 500 drop", pure.Stuck, false},
-			{"TCP is lost", right, "nft add rule inet f c tcp flags syn drop", pure.Unanswered, false},
-		} {
-			if c.before != "" {
-				ns.Exec("sh", "-c", c.before)
-			}
-			if o, ended := s.ends(t, begin(c.content)); o != c.want || ended != c.ended {
-				t.Errorf("%s, %s: %q, ended %v, want %q, %v", addr, c.name, o, ended, c.want, c.ended)
-			}
-			s.pulse(time.Now())
-		}
-		ns.Exec("nft", "delete table inet f")
-		delete(s.nodes, s.addr)
-		if o, ended := s.ends(t, begin(right)); o != pure.Unclear || !ended {
-			t.Errorf("%s, no node's end: %q, ended %v", addr, o, ended)
-		}
-		s.Close()
-		c := begin(right)
-		if o, ended := c.step(); o != pure.Unclear || !ended {
-			t.Errorf("%s, no agent: %q, ended %v", addr, o, ended)
-		}
-		c.Close()
+		t.Run(addr, func(t *testing.T) {
+			t.Parallel()
+			transfers(t, addr)
+		})
 	}
+}
+
+func transfers(t *testing.T, addr string) {
+	ns, s := serveIn(t, addr)
+	begin := func(content []byte, single bool) (c transfer) {
+		ns.Must(func() (err error) { c, err = connect(s.addr, s.addr, content, single); return err })
+		return c
+	}
+	right := pure.Content(pure.NameHash("there"), receiver)
+	for _, c := range []struct {
+		name    string
+		content []byte
+		single  bool
+		before  string
+		want    pure.Outcome
+		ended   bool
+	}{
+		{"all is well", right, false, "", pure.Passed, true},
+		{"all is well", right, true, "", pure.Passed, true},
+		{"changed", append(bytes.Repeat([]byte{0}, 1), right[1:]...), false, "", pure.Unclear, true},
+		{"the last byte is", append(bytes.Clone(right[:len(right)-1]), right[len(right)-1]^1), false, "", pure.Unclear, true},
+		{"long segments are lost", right, false, "nft add table inet f; nft add chain inet f c '{ type filter hook input priority 0; }'; " +
+			"nft add rule inet f c meta length \\> 1500 drop", pure.Resent, true},
+		{"long segments are lost, which there are none of", right, true, "", pure.Passed, true},
+		{"what is longer than a small packet is lost", right, false, "nft add rule inet f c meta length \\> 500 drop", pure.Stuck, false},
+		{"TCP is lost", right, false, "nft add rule inet f c tcp flags syn drop", pure.Unanswered, false},
+	} {
+		if c.before != "" {
+			ns.Exec("sh", "-c", c.before)
+		}
+		if o, ended := s.ends(t, begin(c.content, c.single)); o != c.want || ended != c.ended {
+			t.Errorf("%s, %s: %q, ended %v, want %q, %v", addr, c.name, o, ended, c.want, c.ended)
+		}
+		s.pulse(time.Now())
+	}
+	ns.Exec("nft", "delete table inet f")
+	delete(s.nodes, s.addr)
+	if o, ended := s.ends(t, begin(right, false)); o != pure.Unclear || !ended {
+		t.Errorf("%s, no node's end: %q, ended %v", addr, o, ended)
+	}
+	s.Close()
+	c := begin(right, false)
+	if o, ended := c.step(); o != pure.Unclear || !ended {
+		t.Errorf("%s, no agent: %q, ended %v", addr, o, ended)
+	}
+	c.Close()
 }
 
 // Who sends nothing, garbage, or without end, is cut off, and there are never more than a few.

@@ -105,7 +105,7 @@ const (
 	CauseMTU      Cause = "mtu"
 	CauseLossy    Cause = "lossy"
 	// CauseTCP: no connection is answered, though packets of UDP pass. CauseSegments: it is, and what is sent over it does
-	// not arrive.
+	// not arrive, or only piece by piece.
 	CauseTCP      Cause = "tcp"
 	CauseSegments Cause = "segments"
 	// CauseMultipath: of several ways that packets take, by their ports, one drops all.
