@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/diagnose/firewall"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
@@ -364,8 +365,11 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 				return
 			}
 			out[i].UnderlaySize, out[i].NoCarrier = w.size, noCarrier(s.Transport.Name)
-			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
+			switch out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo {
+			case pure.Answered:
 				out[i].FullEcho = ping(ctx, w.to, w.size)
+			case pure.NotHeard:
+				out[i].NoGateway = noGateway(ctx, s.Transport.Name)
 			}
 			if e.known && w.tunnelled {
 				out[i].DropsIn, out[i].DropsOut = drops(e.rules, e.cfg, s, w.to)
@@ -383,6 +387,15 @@ func noCarrier(ifName string) string {
 		return ""
 	}
 	return ifName
+}
+
+// noGateway are the default gateways by an interface that do not answer, as far as could be seen.
+func noGateway(ctx context.Context, ifName string) string {
+	silent, err := gateways.Silent(ctx, ifName, echoWait)
+	if err != nil {
+		return ""
+	}
+	return silent
 }
 
 // carriedBy is what a firewall sees of a tunnel.

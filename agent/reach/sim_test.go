@@ -36,6 +36,8 @@ type world struct {
 	passes, pings func(from, to *simulated, full bool) bool
 	// unplugged is the node whose interface has no carrier.
 	unplugged *simulated
+	// alone is the node whose gateway does not answer.
+	alone *simulated
 	// drops is what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
 	// loses says whether a family passes nothing; nil: none.
@@ -212,6 +214,9 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
 		if s.world.unplugged == s {
 			out[i].NoCarrier = "eth0"
+		}
+		if s.world.alone == s && out[i].Echo == pure.NotHeard {
+			out[i].NoGateway = "192.168.0.1"
 		}
 		if s.world.drops != nil {
 			out[i].DropsIn, out[i].DropsOut = s.world.drops(s, to)

@@ -48,6 +48,12 @@ func breakages() []breakage {
 			w.unplugged = w.nodes[at[0]]
 		}
 	}
+	gateway := func(w *world, broken map[[2]int]bool) {
+		node(true)(w, broken)
+		for at := range broken {
+			w.alone = w.nodes[at[0]]
+		}
+	}
 	underlay := func(w *world, broken map[[2]int]bool) {
 		pairs(false, false, between)(w, broken)
 		w.pings = w.passes
@@ -56,6 +62,7 @@ func breakages() []breakage {
 		{"all paths of a node", node(false), true, 25},
 		{"all paths of a node, and ping", node(true), true, 67},
 		{"a node has no carrier", cable, true, 25},
+		{"all paths of a node, its gateway too", gateway, true, 25},
 		{"a pair, dropped between", pairs(false, false, between), false, 35},
 		{"a pair, and ping", underlay, false, 35},
 		{"a pair, dropped by the nodes", pairs(false, false, atReceiver), false, 35},

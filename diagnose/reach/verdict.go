@@ -46,6 +46,9 @@ type Evidence struct {
 	EndEcho, GatewayEcho Answer
 	// NoCarrier is the interface of this node to the others, if it has no carrier.
 	NoCarrier string
+	// NoGateway are this node's default gateways by that interface, "192.168.0.1 or fe80::1", if none answers ARP or
+	// neighbour discovery.
+	NoGateway string
 	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
 	// nothing that could be found.
 	DropsIn, DropsOut string
@@ -228,6 +231,10 @@ func (e Evidence) nothing(v Verdict) Verdict {
 	case e.unplugged():
 		v.Cause, v.Broken = CauseAlone, true
 		v.Text = fmt.Sprintf("this node reaches no other node: %s has no carrier: its cable, the switch port, or the NIC", e.NoCarrier)
+	case e.alone():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("this node reaches no other node that it asks, and its default gateway %s does not answer either: it is cut "+
+			"off, by itself or by the underlay next to it", e.NoGateway)
 	case e.mayBeDown():
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
@@ -310,6 +317,9 @@ func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peer
 
 // unplugged reports whether this node's own interface is why nothing is heard.
 func (e Evidence) unplugged() bool { return e.NoCarrier != "" && e.Heard == 0 && e.Pinged == 0 }
+
+// alone reports whether nothing at all is heard, not even of a router, which is not down with the other nodes.
+func (e Evidence) alone() bool { return e.NoGateway != "" && e.Heard == 0 && e.Pinged == 0 }
 
 // suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so
 // many are not down at once.

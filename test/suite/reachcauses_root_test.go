@@ -310,7 +310,7 @@ func (c *causes) differentTunnel(t *testing.T) {
 // nodeFaults are faults of one node's ways to several.
 func (c *causes) nodeFaults(t *testing.T) {
 	underlayToo := []string{"underlay", "route"}
-	var routeless, alone []faulty
+	var routeless []faulty
 	for _, other := range []string{"node1", "node3"} {
 		routeless = append(routeless, faulty{name: "node2 has a wrong route to " + other, at: "node2", begin: "true", end: "true",
 			from: "node2", to: other, there: "fails route", back: "works", alone: underlayToo})
@@ -318,13 +318,21 @@ func (c *causes) nodeFaults(t *testing.T) {
 	routeless[0].begin = "ip route replace default via 192.168.78.250"
 	routeless[0].end = "ip route replace default via 192.168.78.1"
 	c.named(t, routeless...)
+	c.cutOff(t, "the cable is out", "ip link set node4 down", "ip link set node4 up")
+	// Its gateway does not answer either, so that it is told as soon.
+	c.cutOff(t, "the switch port passes nothing", "ip link set node4 nomaster", "ip link set node4 master br1")
+	t.Run("a wrong address", func(t *testing.T) { c.wrongAddress(t) })
+}
+
+// cutOff has no packet pass between node4 and the others.
+func (c *causes) cutOff(t *testing.T, why, begin, end string) {
+	var at []faulty
 	for _, other := range []string{"node1", "node2", "node3"} {
-		alone = append(alone, faulty{name: "node4 is cut off from " + other, at: underlay.Hub, begin: "true", end: "true",
+		at = append(at, faulty{name: "node4 is cut off from " + other + ", " + why, at: underlay.Hub, begin: "true", end: "true",
 			from: other, to: "node4", there: "fails cut-off", back: "fails cut-off", alone: []string{"cut-off", "underlay", "route"}})
 	}
-	alone[0].at, alone[0].begin, alone[0].end = underlay.Hub, "ip link set node4 down", "ip link set node4 up"
-	c.named(t, alone...)
-	t.Run("a wrong address", func(t *testing.T) { c.wrongAddress(t) })
+	at[0].begin, at[0].end = begin, end
+	c.named(t, at...)
 }
 
 // wrongAddress has an address of a Node that no node has.

@@ -31,11 +31,15 @@ func Check(ctx context.Context, name string) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	var text []string
+	return fmt.Errorf("timed out waiting for an answer from the default gateway %s", text(gateways))
+}
+
+func text(gateways []net.IP) string {
+	var out []string
 	for _, ip := range gateways {
-		text = append(text, ip.String())
+		out = append(out, ip.String())
 	}
-	return fmt.Errorf("timed out waiting for an answer from the default gateway %s", strings.Join(text, " or "))
+	return strings.Join(out, " or ")
 }
 
 // Neighbour has those of an interface's neighbours asked, as Check does, that wanted wants, and returns how many these
@@ -89,10 +93,9 @@ func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error
 		}
 		for _, n := range known {
 			switch {
-			case !slices.ContainsFunc(ips, n.IP.Equal):
-			case n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0:
+			case answers(n, ips):
 				return n.IP, nil
-			case n.State&unix.NUD_FAILED != 0 && !again[n.IP.String()]:
+			case slices.ContainsFunc(ips, n.IP.Equal) && n.State&unix.NUD_FAILED != 0 && !again[n.IP.String()]:
 				again[n.IP.String()] = true
 				if err := ask(link, n.IP); err != nil {
 					return nil, err
@@ -107,6 +110,11 @@ func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error
 	}
 }
 
+// answers reports whether an entry is that of one of these, which has answered.
+func answers(n netlink.Neigh, ips []net.IP) bool {
+	return slices.ContainsFunc(ips, n.IP.Equal) && n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0
+}
+
 // OnWire returns nil if a default gateway of the interface name answers on the wire of nic, which needs no route and
 // passes no bridge. Where there is no default gateway, it returns ErrNone.
 func OnWire(ctx context.Context, name, nic string) error {
@@ -114,17 +122,45 @@ func OnWire(ctx context.Context, name, nic string) error {
 	if err != nil {
 		return err
 	}
-	var addrs []netip.Addr
-	for _, ip := range gateways {
-		if a, ok := netip.AddrFromSlice(ip); ok {
-			addrs = append(addrs, a.Unmap())
-		}
-	}
-	used, err := wire.Ask(ctx, wire.Question{NIC: nic, Addrs: addrs, Timeout: wireLimit})
+	used, err := wire.Ask(ctx, wire.Question{NIC: nic, Addrs: addrs(gateways), Timeout: wireLimit})
 	if err == nil && len(used) == 0 {
-		err = fmt.Errorf("no default gateway answers on %s itself: %v", nic, addrs)
+		err = fmt.Errorf("no default gateway answers on %s itself: %s", nic, text(gateways))
 	}
 	return err
+}
+
+func addrs(ips []net.IP) (out []netip.Addr) {
+	for _, ip := range ips {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// Silent returns the default gateways of an interface if none of them answers, asked by the kernel and by broadcast on
+// the wire, as some gateways answer one of these alone; "": one does, or there is none. It takes wait at most.
+func Silent(ctx context.Context, name string, wait time.Duration) (string, error) {
+	link, gateways, err := of(name)
+	if errors.Is(err, ErrNone) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	for _, ip := range gateways {
+		if err := ask(link, ip); err != nil {
+			return "", err
+		}
+	}
+	used, err := wire.Ask(ctx, wire.Question{NIC: name, Addrs: addrs(gateways), Timeout: wait})
+	if err != nil || len(used) > 0 {
+		return "", err
+	}
+	known, err := neighbours(link)
+	if err != nil || slices.ContainsFunc(known, func(n netlink.Neigh) bool { return answers(n, gateways) }) {
+		return "", err
+	}
+	return text(gateways), nil
 }
 
 // of returns the interface and its default gateways, of which there is one at least.

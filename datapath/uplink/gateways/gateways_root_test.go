@@ -49,6 +49,13 @@ func TestRootGateways(t *testing.T) {
 		}
 		byKernel := ask(limit, func(ctx context.Context) error { return Check(ctx, "eth0") })
 		onWire := ask(time.Minute, func(ctx context.Context) error { return OnWire(ctx, "eth0", "eth0") })
+		var silent string
+		if err := ask(time.Minute, func(ctx context.Context) (err error) {
+			silent, err = Silent(ctx, "eth0", time.Second)
+			return err
+		}); err != nil || (silent != "") != (c.route != "" && !c.answers) {
+			t.Errorf("%q: silent are %q, %v", c.route, silent, err)
+		}
 		for way, err := range map[string]error{"by the kernel": byKernel, "on the wire": onWire} {
 			if c.answers != (err == nil) || errors.Is(err, ErrNone) != (c.route == "") {
 				t.Errorf("%s: %q: %v", way, c.route, err)
