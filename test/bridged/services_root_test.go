@@ -250,11 +250,11 @@ func reaches(from place, network string, to netip.AddrPort, want string, known t
 	}
 }
 
-// whoAnswers gives an answer some seconds. A datagram is sent again each second: a busy machine loses some.
+// whoAnswers gives an answer 20 seconds. A datagram is sent again each second: a busy machine loses some.
 func whoAnswers(from place, network string, to netip.AddrPort) (string, error) {
 	var conn net.Conn
 	err := from.do(func() (err error) {
-		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		conn, err = net.DialTimeout(network, to.String(), 20*time.Second)
 		return err
 	})
 	if err != nil {
@@ -262,14 +262,14 @@ func whoAnswers(from place, network string, to netip.AddrPort) (string, error) {
 	}
 	defer conn.Close()
 	if network == "tcp" {
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 			return "", err
 		}
 		data, err := io.ReadAll(conn)
 		return string(data), err
 	}
 	buf, n := make([]byte, 64), 0
-	for range 5 {
+	for range 20 {
 		if err = conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 			break
 		}

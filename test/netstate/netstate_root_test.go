@@ -45,7 +45,7 @@ neigh add proxy 192.0.2.98 dev eth0
 -6 neigh add fd00::99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent`)
 	n.Exec("sysctl", "-q", "-w", "net.ipv4.conf.eth0.rp_filter=2", "net.ipv6.conf.eth0.accept_ra=0",
 		"net.ipv4.neigh.eth0.gc_stale_time=99")
-	nstest.Wait(t, 5*time.Second, "duplicate address detection", func() bool {
+	nstest.Wait(t, time.Minute, "duplicate address detection", func() bool {
 		return !strings.Contains(n.IP("-6 addr show tentative"), "inet6")
 	})
 	return n
