@@ -415,12 +415,12 @@ type way struct {
 }
 
 func wayOf(s *status.Status, p path) way {
-	i := slices.IndexFunc(s.Peers, func(q desired.Peer) bool { return q.Name == p.node })
-	if i < 0 {
+	peer, found := peerIn(s.Peers, p.node)
+	if !found {
 		return way{}
 	}
-	w := way{to: s.Peers[i].Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
-	for _, c := range s.Peers[i].PodCIDRs {
+	w := way{to: peer.Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
+	for _, c := range peer.PodCIDRs {
 		if !c.Contains(p.addr) {
 			continue
 		}

@@ -266,11 +266,17 @@ func (t *talk) beside(now time.Time) (out []string) {
 
 // peer is the node of that name; the zero value if there is none.
 func (t *talk) peer(node string) desired.Peer {
-	byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
-	if i, found := slices.BinarySearchFunc(t.nodes, node, byName); found {
-		return t.nodes[i]
+	p, _ := peerIn(t.nodes, node)
+	return p
+}
+
+// peerIn is the one of that name among nodes, which are in the order of names. Of thousands each second asks for some.
+func peerIn(nodes []desired.Peer, name string) (p desired.Peer, found bool) {
+	i, found := slices.BinarySearchFunc(nodes, name, func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) })
+	if found {
+		p = nodes[i]
 	}
-	return desired.Peer{}
+	return p, found
 }
 
 func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
