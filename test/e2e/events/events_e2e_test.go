@@ -157,7 +157,12 @@ spec:
 
 // drain moves the pods of a node to the others.
 func drain() event {
-	return event{name: "another node drained", free: onlyHost, do: func(ctx context.Context, c *busy) error {
+	// The pods have left the node: others have to be spread over all nodes before it is drained again.
+	undo := func(ctx context.Context, c *busy) error {
+		_, err := c.Kubectl(ctx, "delete", "deployment/movable", "--cascade=foreground", "--timeout=120s")
+		return err
+	}
+	return event{name: "another node drained", free: onlyHost, undo: undo, do: func(ctx context.Context, c *busy) error {
 		if _, err := c.KubectlStdin(ctx, []byte(movable), "apply", "-f", "-"); err != nil {
 			return err
 		}
