@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,7 +38,11 @@ func readFacts(name string) (f nicFacts, err error) {
 	_, err = os.Stat(filepath.Join("/sys/class/net", name, "phy80211"))
 	f.wireless = err == nil
 	f.readLinks(nic, links)
-	f.manager = managerOf(nic.Attrs().Index, name, nodeRun())
+	// Kubelet sets it in every container.
+	run, unseen := nodeRun("/proc", os.Getenv("KUBERNETES_SERVICE_HOST") != "")
+	if f.unseen = unseen; unseen == "" {
+		f.manager = managerOf(nic.Attrs().Index, name, run)
+	}
 	return f, f.readAddresses(nic)
 }
 
@@ -83,15 +86,26 @@ func (f *nicFacts) readAddresses(nic netlink.Link) error {
 }
 
 // nodeRun is the node's directory /run, also in a container that sees the node's processes. The network managers of a
-// process 1 that is in another network namespace don't know our interfaces.
-func nodeRun() string {
-	const of1 = "/proc/1/root/run"
-	ours, err := os.Stat("/proc/thread-self/ns/net")
-	theirs, err1 := os.Stat("/proc/1/ns/net")
-	if _, err2 := os.Stat(of1); errors.Join(err, err1, err2) == nil && os.SameFile(ours, theirs) {
-		return of1
+// process 1 that is in another network namespace don't know our interfaces. In a Pod /run is not the node's: without
+// the node's processes, unseen says what is missing.
+func nodeRun(proc string, inPod bool) (run, unseen string) {
+	of1 := filepath.Join(proc, "1/root/run")
+	_, err := os.Stat(of1)
+	node := err == nil && sameFile(proc, "ns/net")
+	switch {
+	case node && !(inPod && sameFile(proc, "ns/mnt")):
+		return of1, ""
+	case inPod:
+		return "", "the Pod does not see the node's /run, where they say so. It needs hostPID and hostNetwork, and to be privileged"
 	}
-	return "/run"
+	return "/run", ""
+}
+
+// sameFile reports whether a file of our process in /proc is also that of process 1.
+func sameFile(proc, name string) bool {
+	ours, err := os.Stat(filepath.Join(proc, "thread-self", name))
+	theirs, err1 := os.Stat(filepath.Join(proc, "1", name))
+	return err == nil && err1 == nil && os.SameFile(ours, theirs)
 }
 
 // managerOf asks the files in which network managers tell others about an interface.

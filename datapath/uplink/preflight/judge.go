@@ -24,7 +24,8 @@ type nicFacts struct {
 	bond     *netlink.Bond
 	xdp      bool
 	manager  manager
-	hasOther bool // a device called br-uplink that Open vSwitch has not made
+	unseen   string // why the manager is not known
+	hasOther bool   // a device called br-uplink that Open vSwitch has not made
 
 	bridge        string // of Open vSwitch that has the NIC
 	ovsErr        error
@@ -173,6 +174,9 @@ func (r *Report) judgeUppers(f nicFacts) {
 }
 
 func (r *Report) judgeManager(f nicFacts) {
+	if f.unseen != "" && !f.allowManaged {
+		r.Unknown = append(r.Unknown, "whether NetworkManager or systemd-networkd manages it: "+f.unseen)
+	}
 	if f.manager.name == "" {
 		return
 	}

@@ -29,6 +29,8 @@ type Report struct {
 	NotSteer string `json:"notSteer,omitempty"`
 	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
 	Refused []string `json:"refused"`
+	// Unknown is what could not be looked at, and would be a reason to refuse.
+	Unknown []string `json:"unknown,omitempty"`
 	// Notes are what somebody should know who attaches all the same.
 	Notes []string `json:"notes"`
 	// Moves are the addresses, routes, rules and neighbours that would move to br-uplink.
@@ -92,7 +94,7 @@ func (r Report) String() string {
 	for _, part := range []struct {
 		title string
 		lines []string
-	}{{"refused, because", r.Refused}, {"note", r.Notes}, {"would move from " + r.NIC + " to " + rows.BridgeName, r.Moves}} {
+	}{{"refused, because", r.Refused}, {"not known", r.Unknown}, {"note", r.Notes}, {"would move from " + r.NIC + " to " + rows.BridgeName, r.Moves}} {
 		if len(part.lines) > 0 {
 			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
 		}
@@ -100,7 +102,11 @@ func (r Report) String() string {
 	if r.NotSteer != "" {
 		fmt.Fprintf(&b, "not mode steer, because: %s\n", r.NotSteer)
 	}
-	if len(r.Refused) == 0 {
+	switch {
+	case len(r.Refused) > 0:
+	case len(r.Unknown) > 0:
+		fmt.Fprintf(&b, "%s can be attached in mode %s by what is known\n", r.NIC, r.Mode)
+	default:
 		fmt.Fprintf(&b, "%s can be attached in mode %s\n", r.NIC, r.Mode)
 	}
 	return b.String()

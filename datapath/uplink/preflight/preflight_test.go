@@ -150,6 +150,71 @@ func TestManagers(t *testing.T) {
 	}
 }
 
+// The node's /run is found in every place that preflight runs in; where it is not seen, that is said.
+func TestNodeRun(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		sameNet, sameMnt bool
+		root, inPod      bool
+		of1, unseen      bool
+	}{
+		{name: "on the node", sameNet: true, sameMnt: true, root: true, of1: true},
+		{name: "in the agent's Pod", sameNet: true, root: true, inPod: true, of1: true},
+		{name: "in a container that is no Pod", sameNet: true, root: true, of1: true},
+		{name: "in a Pod without hostPID", sameNet: true, sameMnt: true, root: true, inPod: true, unseen: true},
+		{name: "in a Pod without hostNetwork", root: true, inPod: true, unseen: true},
+		{name: "in a Pod that is not privileged", sameNet: true, inPod: true, unseen: true},
+		{name: "in a network namespace", root: true, sameMnt: true},
+	} {
+		proc := t.TempDir()
+		link := func(name string, same bool) {
+			t.Helper()
+			for _, dir := range []string{"1/ns", "thread-self/ns"} {
+				dir = filepath.Join(proc, dir)
+				if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ours := filepath.Join(proc, "thread-self/ns", name)
+			if same {
+				if err := errors.Join(os.Remove(ours), os.Symlink(filepath.Join(proc, "1/ns", name), ours)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		link("net", c.sameNet)
+		link("mnt", c.sameMnt)
+		if c.root {
+			if err := os.MkdirAll(filepath.Join(proc, "1/root/run"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run, unseen := nodeRun(proc, c.inPod)
+		if (run == filepath.Join(proc, "1/root/run")) != c.of1 || (unseen != "") != c.unseen || !c.of1 && !c.unseen && run != "/run" {
+			t.Errorf("%s: %q, %q", c.name, run, unseen)
+		}
+	}
+}
+
+// What mode bridge has to know and cannot see is neither a reason to refuse nor passed over.
+func TestPreflightDoesNotKnow(t *testing.T) {
+	nic, f := healthy()
+	f.unseen = "no /run"
+	r := judge(nic, f)
+	text := r.String()
+	if len(r.Refused) > 0 || len(r.Unknown) != 1 || !strings.Contains(text, "not known:\n  whether NetworkManager or systemd-networkd manages it: no /run") ||
+		!strings.Contains(text, "eth0 can be attached in mode bridge by what is known") {
+		t.Errorf("%+v\n%s", r, text)
+	}
+	if r := judgeSteer(nic, f, false, nil); len(r.Unknown) > 0 {
+		t.Errorf("mode steer, which leaves the NIC to its manager: %q", r.Unknown)
+	}
+	f.allowManaged = true
+	if r := judge(nic, f); len(r.Unknown) > 0 {
+		t.Errorf("with uplink.allowManaged: %q", r.Unknown)
+	}
+}
+
 func TestFromMAC(t *testing.T) {
 	for ip, want := range map[string]bool{"fd00::ff:fe00:11": true, "fe80::ff:fe00:11": true, "fd00::11": false, "10.0.0.1": false} {
 		if fromMAC(netip.MustParseAddr(ip).AsSlice(), "02:00:00:00:00:11") != want {
