@@ -8,35 +8,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ctl/agents"
-	"github.com/fairlead-cni/fairlead/datapath/uplink"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
-	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
-	"github.com/fairlead-cni/fairlead/diagnose/versions"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // wholeStatus is the output of "status": the cluster, this node, or both.
 type wholeStatus struct {
 	Cluster *cluster.Status `json:"cluster,omitempty"`
-	Node    *nodeStatus     `json:"thisNode,omitempty"`
+	Node    *agents.State   `json:"thisNode,omitempty"`
 	// NotLookedAt says what was not examined, and why.
 	NotLookedAt []string `json:"notLookedAt,omitempty"`
-}
-
-// nodeStatus is the state of the components of this node.
-type nodeStatus struct {
-	Agent      *api.AgentState `json:"agent,omitempty"`
-	AgentError string          `json:"agentError,omitempty"`
-	// OVS summarises the state of Open vSwitch.
-	OVS    string `json:"ovs"`
-	Uplink string `json:"uplink"`
 }
 
 func statusCommand(conn *connection, node *localNode) *cobra.Command {
@@ -87,7 +72,7 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	case os.Geteuid() != 0:
 		s.NotLookedAt = append(s.NotLookedAt, "this node's agent, Open vSwitch and uplink: needs root")
 	default:
-		s.Node = lookHere(ctx, cfg, node.journal)
+		s.Node = agents.Look(ctx, cfg, node.journal)
 	}
 	if node.only {
 		s.NotLookedAt = append(s.NotLookedAt, "the cluster: --node-local")
@@ -117,64 +102,12 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	return s, v.Missing(cluster.Nodes)
 }
 
-func lookHere(ctx context.Context, cfg api.AgentConfig, journal string) *nodeStatus {
-	s := &nodeStatus{OVS: ovsInWords(ctx, cfg), Uplink: uplinkInWords(ctx, journal)}
-	if a, err := nodestate.Agent(ctx, cfg); err != nil {
-		s.AgentError = err.Error()
-	} else {
-		s.Agent = &a
-	}
-	return s
-}
-
-func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
-	db, err := nodestate.OVS(ctx, cfg)
-	if err != nil {
-		return err.Error()
-	}
-	defer db.Close()
-	o, err := db.Observe(cfg.OVSBridge)
-	switch {
-	case err != nil:
-		return err.Error()
-	case !o.BridgePresent:
-		return "runs, without the bridge " + cfg.OVSBridge
-	}
-	sw, err := nodestate.Switch(ctx, cfg)
-	if err != nil {
-		return "ovsdb-server runs, ovs-vswitchd does not answer: " + err.Error()
-	}
-	sw.Close()
-	version, err := vswitchd.Version(ctx, cfg.OVSRunDir)
-	if err != nil {
-		version = "unknown"
-	}
-	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods; version %s: %s", cfg.OVSBridge, o.DatapathType, o.PodCount(),
-		version, versions.Of(versions.OpenVSwitch, version, time.Now()))
-}
-
-func uplinkInWords(ctx context.Context, journal string) string {
-	u, err := uplink.Open(journal, logr.Discard())
-	if err != nil {
-		return err.Error()
-	}
-	s, err := u.Status(ctx)
-	if err != nil {
-		return err.Error()
-	}
-	words := strings.TrimSpace(strings.SplitN(s.String(), "\n", 2)[0])
-	if s.Journal != "" {
-		words += "; " + strings.ReplaceAll(s.Journal, "\n", "; ")
-	}
-	return words
-}
-
 func (s *wholeStatus) write(p *report.Printer) {
 	if s.Cluster != nil {
 		writeCluster(p, s.Cluster)
 	}
 	if s.Node != nil {
-		writeHere(p, s.Node)
+		s.Node.Write(p)
 	}
 	for _, n := range s.NotLookedAt {
 		p.Text("not examined: ", n)
@@ -233,24 +166,4 @@ func state(p *report.Printer, s string) string {
 		return p.Paint(report.Good, s)
 	}
 	return p.Paint(report.Bad, s)
-}
-
-func writeHere(p *report.Printer, s *nodeStatus) {
-	agent := p.Paint(report.Bad, s.AgentError)
-	if a := s.Agent; a != nil {
-		agent = p.Paint(report.Good, "ready")
-		switch {
-		case a.NotReady != "":
-			agent = p.Paint(report.Bad, "not ready: ") + a.NotReady
-		case a.Degraded != "":
-			agent = p.Paint(report.Middle, "degraded: ") + a.Degraded
-		}
-		p.Line("this node is %s, fairlead-agent %s: %d pods, %d flows, pods' MTU %d", a.Node, a.Version, a.Pods, len(a.Flows), a.PodMTU)
-	}
-	p.Text("agent         ", agent)
-	p.Text("Open vSwitch  ", s.OVS)
-	p.Text("uplink        ", s.Uplink)
-	if s.Agent != nil && s.Agent.Reach != nil {
-		p.Text("reaches       ", agents.InWords(p, *s.Agent.Reach))
-	}
 }

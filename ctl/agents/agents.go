@@ -136,12 +136,61 @@ func (k Asker) own(ctx context.Context) string {
 // inPods asks the agents of nodes by commands in their Pods, otherwise as ask.
 func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
 	peer func(node string) string) ([]Answer, error) {
+	said, err := InPods(ctx, client, limit, nodes, Command{"reach --node-local", func(node string, left time.Duration) []string {
+		args := []string{"-o", "json", "--timeout", max(left-reserve, time.Second).String()}
+		if p := peer(node); p != "" {
+			args = append(args, p)
+		}
+		return args
+	}})
+	var out []Answer
+	for _, s := range said {
+		out = append(out, s.answer())
+	}
+	return out, err
+}
+
+// answer is the output of "fairleadctl reach --node-local".
+func (s Said) answer() Answer {
+	if s.Down {
+		return Answer{Node: s.Node, Error: s.Why}
+	}
+	a := Answer{}
+	if json.Unmarshal(s.Output, &a) == nil && (a.Reach != nil || a.Error != "" || s.OK) {
+		a.Node = s.Node
+		return a
+	}
+	return Answer{Node: s.Node, Unasked: s.Why}
+}
+
+// Command is one of fairleadctl that is run in agents' Pods.
+type Command struct {
+	// Name is the command with the arguments that are the same on a node itself.
+	Name string
+	// More are further arguments; left is how long the command may take on this node.
+	More func(node string, left time.Duration) []string
+}
+
+// Said is what became of a command in the Pod of a node's agent.
+type Said struct {
+	Node string
+	// Output is what it has printed to stdout, and OK whether it has ended without an error.
+	Output []byte
+	OK     bool
+	// Why says, if Output is no answer, why not and what to do. Down: because the agent's container does not run.
+	Why  string
+	Down bool
+}
+
+// InPods runs a command in the Pods of the agents of nodes, each for at most limit. What is said is in the order of
+// nodes. The error is that the Pods could not be listed.
+func InPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string, c Command) ([]Said, error) {
 	list, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: api.AgentPodSelector})
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Answer, len(nodes))
+	out := make([]Said, len(nodes))
 	var asking sync.WaitGroup
 	free := make(chan struct{}, atOnce)
 	for i, node := range nodes {
@@ -150,41 +199,33 @@ func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes
 			defer func() { <-free }()
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			left := limit
-			if end, bounded := ctx.Deadline(); bounded {
-				left = min(left, time.Until(end).Round(time.Second))
-			}
-			command := []string{"fairleadctl", "reach", "--node-local", "-o", "json", "--timeout", max(left-reserve, time.Second).String()}
-			if p := peer(node); p != "" {
-				command = append(command, p)
-			}
-			out[i] = inPod(ctx, client, list.Items, node, command)
+			out[i] = c.inPod(ctx, client, list.Items, node, limit)
 		})
 	}
 	asking.Wait()
 	return out, nil
 }
 
-// inPod asks one.
-func inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string, command []string) Answer {
+// inPod runs it on one node.
+func (c Command) inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string,
+	left time.Duration) Said {
 	here := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Spec.NodeName != node })
 	if len(here) == 0 {
-		return Answer{Node: node, Unasked: "it has no Pod of fairlead-agent. If the agent runs there otherwise: sudo fairleadctl reach " +
-			"--node-local, on that node"}
+		return Said{Node: node, Why: "it has no Pod of fairlead-agent. If the agent runs there otherwise: sudo fairleadctl " +
+			c.Name + ", on that node"}
 	}
 	// A Pod that is being replaced may be there beside the new one.
 	slices.SortFunc(here, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	pod := here[0]
 	if why := notRunning(pod); why != "" {
-		return Answer{Node: node, Error: "its Pod does not run: " + why}
+		return Said{Node: node, Down: true, Why: "its Pod does not run: " + why}
 	}
-	stdout, stderr, err := run(ctx, client, pod.Name, command)
-	a := Answer{}
-	if json.Unmarshal(stdout, &a) == nil && (a.Reach != nil || a.Error != "" || err == nil) {
-		a.Node = node
-		return a
+	if end, bounded := ctx.Deadline(); bounded {
+		left = min(left, time.Until(end).Round(time.Second))
 	}
-	return Answer{Node: node, Unasked: inWords(ctx, stderr, err)}
+	command := append([]string{"fairleadctl"}, strings.Fields(c.Name)...)
+	stdout, stderr, err := run(ctx, client, pod.Name, append(command, c.More(node, left)...))
+	return Said{Node: node, Output: stdout, OK: err == nil, Why: c.inWords(ctx, stderr, err)}
 }
 
 // notRunning is why the agent's container does not run, by its kubelet's last word.
@@ -205,14 +246,14 @@ func notRunning(p corev1.Pod) string {
 }
 
 // inWords says why no answer came, and what to do: the same for all nodes that have the same reason.
-func inWords(ctx context.Context, stderr []byte, err error) string {
+func (c Command) inWords(ctx context.Context, stderr []byte, err error) string {
 	said := strings.TrimSpace(string(stderr))
 	switch {
 	case err != nil && strings.Contains(err.Error(), "is forbidden"): // the error has no type: it is of an HTTP upgrade
 		return "agents are asked by commands in their Pods, which are not allowed with these credentials: they need a role " +
 			"with get and create on pods/exec in kube-system"
 	case strings.Contains(said, "unknown command"):
-		return "its agent is of an earlier version, without the command reach: upgrade it"
+		return "its agent is of an earlier version, without the command " + c.Name + ": upgrade it"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return "its Pod has not answered in time"
 	case said != "":
