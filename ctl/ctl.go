@@ -46,7 +46,7 @@ nodes serve pods, 4 some pods or nodes have no working network, or a plan does n
 	conn.add(c)
 	node.add(c)
 	c.AddCommand(statusCommand(&conn, &node), ipamCommand(&conn), doctorCommand(&conn, &node), planCommand(),
-		uplinkCommand(&node), traceCommand(&conn, &node), captureCommand(&conn, &node), reachCommand(&conn, &node),
+		uplinkCommand(&conn, &node), traceCommand(&conn, &node), captureCommand(&conn, &node), reachCommand(&conn, &node),
 		serviceCommand(&conn, &node), policyCommand(&conn, &node), uninstallCommand(&conn))
 	c.CompletionOptions.HiddenDefaultCmd = true
 	rename(c, name)

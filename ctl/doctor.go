@@ -14,7 +14,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
 	"github.com/fairlead-cni/fairlead/diagnose/reach"
-	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 )
@@ -156,11 +155,8 @@ func (d *examination) reaches(client *kube.Client, chosen []string) sides {
 
 // exitOf is the exit code of a result.
 func exitOf(r checks.Result) error {
-	switch {
-	case r.Severity == report.Failing:
-		return cli.ExitCode(exitFailing)
-	case r.Severity == report.Warning:
-		return cli.ExitCode(exitWarning)
+	if err := exitOfSeverity(r.Severity); err != nil {
+		return err
 	}
 	if failed := r.Failed(); len(failed) > 0 {
 		return fmt.Errorf("checking %s failed: %s", failed[0].Check, failed[0].Why)

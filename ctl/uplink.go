@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,15 +11,18 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/fairlead-cni/fairlead/ctl/nics"
 	"github.com/fairlead-cni/fairlead/ctl/nodecmd"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
-func uplinkCommand(node *localNode) *cobra.Command {
+func uplinkCommand(conn *connection, node *localNode) *cobra.Command {
 	return parent("uplink", "Shows, checks and restores this node's NIC", `uplink shows and restores the NIC of this node that bridged pods use. It needs root and
-does the same as "fairlead-agent uplink". See docs/uplink.md.`,
-		uplinkStatusCommand(node), preflightCommand(node), restoreCommand(node))
+does the same as "fairlead-agent uplink"; "preflight --all-nodes" is about all nodes. See
+docs/uplink.md.`,
+		uplinkStatusCommand(node), preflightCommand(conn, node), restoreCommand(node))
 }
 
 // onNode is a command that examines this node, as root.
@@ -62,11 +66,22 @@ the attached state is incomplete.`, "  sudo fairleadctl uplink status",
 		})
 }
 
-func preflightCommand(node *localNode) *cobra.Command {
+func preflightCommand(conn *connection, node *localNode) *cobra.Command {
 	var nic string
+	var everywhere bool
 	c := onNode("preflight", "Shows what attaching the NIC would do, or why it is not possible",
-		`preflight checks whether the NIC can be attached safely, and changes nothing. Exit code 4:
-it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
+		`preflight checks whether the NIC can be attached safely, and changes nothing. The NIC is that
+of --nic, else transportInterface of the config file, else the one that is attached, else
+the one that the agent, which has to run, takes for traffic to other nodes.
+
+With --all-nodes it runs from anywhere and without root, and asks every node about its NIC, by
+this command in the Pods of the agents, as kubectl exec does it. So your kubeconfig needs that
+right in kube-system (get and create on pods/exec). Nodes on which no agent may run are left out.
+
+Exit code 4: it cannot, or not on all nodes. 3: not all is known; what is known is fine.
+1: with --all-nodes, no agent has answered.`, `  sudo fairleadctl uplink preflight --nic eth0
+  fairleadctl uplink preflight --all-nodes
+  fairleadctl uplink preflight --all-nodes --nic 'en*'`,
 		func(ctx context.Context, c *cobra.Command, out *output) error {
 			cfg, err := node.load()
 			if err != nil {
@@ -76,14 +91,39 @@ it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
 			if err != nil {
 				return err
 			}
-			err = out.write(c.OutOrStdout(), r, lines(r))
-			if err == nil && len(r.Refused) > 0 {
-				return cli.ExitCode(exitFailing)
-			}
-			return err
+			return cmp.Or(out.write(c.OutOrStdout(), r, lines(r)), exitOfSeverity(nics.Of(r).Severity()))
 		})
-	c.Flags().StringVar(&nic, "nic", "", "the NIC (default: transportInterface of the config file)")
+	here := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if !everywhere {
+			return here(c, args)
+		}
+		if err := nodecmd.CheckPattern(nic); err != nil {
+			return err
+		}
+		return conn.run(c, func(ctx context.Context, client *kube.Client) error {
+			all, err := nics.Ask(ctx, client, nic)
+			if err != nil {
+				return err
+			}
+			out := output(c.Flag("output").Value.String())
+			return cmp.Or(out.write(c.OutOrStdout(), all, all.Write), all.Unanswered(), exitOfSeverity(all.Severity()))
+		})
+	}
+	c.Flags().StringVar(&nic, "nic", "", "the NIC, or a pattern that fits no other interface: 'en*', 'eth[01]'")
+	c.Flags().BoolVar(&everywhere, "all-nodes", false, "ask every node, from anywhere")
 	return c
+}
+
+// exitOfSeverity is the exit code of findings, the worst of which is so bad.
+func exitOfSeverity(worst report.Severity) error {
+	switch worst {
+	case report.Failing:
+		return cli.ExitCode(exitFailing)
+	case report.Warning:
+		return cli.ExitCode(exitWarning)
+	}
+	return nil
 }
 
 func restoreCommand(node *localNode) *cobra.Command {

@@ -11,7 +11,6 @@ import (
 	nodeuplink "github.com/fairlead-cni/fairlead/agent/uplink"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
-	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -22,16 +21,6 @@ func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status
 		return uplink.Status{}, err
 	}
 	return u.Status(ctx)
-}
-
-// Preflight checks whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
-func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (
-	preflight.Report, error) {
-	u, p, err := Open(cfg, journal, nic, log)
-	if err != nil {
-		return preflight.Report{}, err
-	}
-	return u.Preflight(ctx, p)
 }
 
 // Restore detaches the NIC and restores its previous state. The journal that it returns is nil if no NIC was ever

@@ -37,6 +37,7 @@ func TestE2EFunctions(t *testing.T) {
 				Containerd: c.containerd, Audit: true}, c.values...)}
 			defer func() { asked.add(t, cl.AuditLog()) }()
 			t.Run("doctor", cl.doctor) // before addresses are reserved, whose owners the agent may not read
+			t.Run("preflight", func(t *testing.T) { cl.preflight(t, c.uplink) })
 			cl.apply(t, "testdata/functions.yaml")
 			cl.Running(t, "client", 3)
 			cl.Running(t, "web", 3)
@@ -85,6 +86,34 @@ func (c functions) doctor(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// preflight checks what all agents say of their node's NIC, and of an interface that is none. In its Pod an agent sees
+// what the network managers say in the node's /run.
+func (c functions) preflight(t *testing.T, mode string) {
+	var attached, none []string
+	for _, node := range c.Nodes() {
+		attached = append(attached, node+" eth0 "+mode+" ok")
+		none = append(none, node+" lo "+mode+" cannot")
+	}
+	nodes := strings.Join(c.Nodes(), ", ")
+	all := []string{"uplink", "preflight", "--all-nodes"}
+	c.says(t, "", append(attached, "note: "+nodes+": it is already attached"), append(all, "--nic=eth[0-9]")...)
+	c.says(t, "", attached, all...)
+	none = append(none, "the NIC of "+nodes+" cannot be attached: it is the loopback interface")
+	managed := "the NIC of node2 cannot be attached: systemd-networkd manages it"
+	_, err := c.NodeExec(t.Context(), "node2", "sh", "-c",
+		"mkdir -p /run/systemd/netif/links && echo ADMIN_STATE=configured > /run/systemd/netif/links/1")
+	cluster.Must(t, err)
+	if mode == "bridge" {
+		none = append(none, managed)
+	}
+	out := c.says(t, "exit status 4", none, append(all, "--nic=lo")...)
+	if mode == "steer" && strings.Contains(out, "manages it") || strings.Contains(out, "not known") {
+		t.Errorf("what manages the NIC is known, and mode steer leaves it that:\n%s", out)
+	}
+	_, err = c.NodeExec(t.Context(), "node2", "rm", "-r", "/run/systemd/netif")
+	cluster.Must(t, err)
 }
 
 // pods checks that pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs;

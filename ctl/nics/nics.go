@@ -1,0 +1,148 @@
+// Package nics asks the agents of all nodes whether the NIC there can be attached, by "fairleadctl uplink preflight" in
+// their Pods.
+package nics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ctl/agents"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+// limit is how long one node may take: it waits up to 4 s for addresses, and some more for an ovs-vswitchd that hangs.
+const limit = 20 * time.Second
+
+// Result says whether the NIC of a node can be attached.
+type Result string
+
+// The results. Partly: by what is known it can.
+const (
+	Can      Result = "ok"
+	Cannot   Result = "cannot"
+	Partly   Result = "not all known"
+	NotAsked Result = "not asked"
+)
+
+// Node is a node's answer.
+type Node struct {
+	Node   string `json:"node"`
+	Result Result `json:"result"`
+	// Report is that of the node itself; nil: it was not asked, or has no answer, and Why says why.
+	Report *preflight.Report `json:"report,omitempty"`
+	Why    string            `json:"why,omitempty"`
+}
+
+// All is the output of "fairleadctl uplink preflight --all-nodes".
+type All struct {
+	Nodes []Node `json:"nodes"`
+	// Findings are what is wrong, each of all nodes that have it.
+	Findings []report.Finding `json:"findings"`
+}
+
+// Ask asks all nodes on which an agent may run. nic is the name of the NIC or a pattern of it, or empty: the one that
+// each agent takes. The error is that the Nodes or the Pods could not be read.
+func Ask(ctx context.Context, client *kube.Client, nic string) (All, error) {
+	v := cluster.Read(ctx, client, cluster.Nodes)
+	if err := v.Missing(cluster.Nodes); err != nil {
+		return All{}, err
+	}
+	ask := agents.Command{Name: "uplink preflight", More: func(string, time.Duration) []string {
+		args := []string{"-o", "json"}
+		if nic != "" {
+			args = append(args, "--nic="+nic)
+		}
+		return args
+	}}
+	said, err := agents.InPods(ctx, client, limit, running(v.Nodes), ask)
+	if err != nil {
+		return All{}, cluster.Explain("the Pods of agents", err)
+	}
+	return all(v.Nodes, said), nil
+}
+
+// running are the nodes whose kubelet runs: others would take long not to answer. One that is not ready may lack
+// nothing but its network.
+func running(nodes []cluster.Node) (names []string) {
+	for _, n := range nodes {
+		if n.NoAgent == "" && (n.Ready == "True" || n.Ready == "False") {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// all joins what was said with the nodes that were not asked. Nodes without an agent are left out.
+func all(nodes []cluster.Node, said []agents.Said) All {
+	known := map[string]agents.Said{}
+	for _, s := range said {
+		known[s.Node] = s
+	}
+	a := All{Nodes: []Node{}}
+	for _, n := range nodes {
+		if n.NoAgent != "" {
+			continue
+		}
+		if s, asked := known[n.Name]; asked {
+			a.Nodes = append(a.Nodes, answer(s))
+			continue
+		}
+		a.Nodes = append(a.Nodes, Node{Node: n.Name, Result: NotAsked, Why: "its kubelet does not report: the Node is not ready"})
+	}
+	a.Findings = findings(a.Nodes)
+	return a
+}
+
+// answer is what a node has said, which is an answer if it has the form of one, whatever the exit code.
+func answer(s agents.Said) Node {
+	r := preflight.Report{}
+	if json.Unmarshal(s.Output, &r) != nil || r.NIC == "" {
+		return Node{Node: s.Node, Result: NotAsked, Why: strings.TrimPrefix(s.Why, "fairleadctl: ")}
+	}
+	return Node{Node: s.Node, Result: Of(r), Report: &r}
+}
+
+// Of is the result by a node's report.
+func Of(r preflight.Report) Result {
+	switch {
+	case len(r.Refused) > 0:
+		return Cannot
+	case len(r.Unknown) > 0:
+		return Partly
+	}
+	return Can
+}
+
+// Severity says how bad it is.
+func (r Result) Severity() report.Severity {
+	switch r {
+	case Can:
+		return report.Healthy
+	case Cannot:
+		return report.Failing
+	}
+	return report.Warning
+}
+
+// Severity is that of the worst result.
+func (a All) Severity() (worst report.Severity) {
+	for _, n := range a.Nodes {
+		worst = max(worst, n.Result.Severity())
+	}
+	return worst
+}
+
+// Unanswered is an error if no node has answered.
+func (a All) Unanswered() error {
+	if slices.ContainsFunc(a.Nodes, func(n Node) bool { return n.Report != nil }) {
+		return nil
+	}
+	return errors.New("no agent has answered")
+}
