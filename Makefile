@@ -35,7 +35,7 @@ IMAGE ?= fairlead/fairlead:dev
 SIGN_KEY ?=
 
 .PHONY: help manifests build image release \
-	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-upgrade e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -104,10 +104,18 @@ export FAIRLEAD_TEST_KUBERNETES ?= $(KUBERNETES)
 CONTAINERD ?=
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); CONTAINERD=2.3, KUBERNETES=1.37
 	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2EKernel' ./test/e2e/... \
+	FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
+
+# The first release is a commit, as no version has been released before it.
+FROM ?= a34be2f
+e2e-upgrade: root deps build image once ## a cluster with an earlier release, FROM=COMMIT, is upgraded, rolled back and upgraded again (minutes)
+	@rm -rf out/e2e-upgrade; mkdir -p out/e2e-upgrade; failed=0; \
+	FAIRLEAD_TEST_FROM='$(FROM)' FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-upgrade' $(SUMMARY) \
+		-timeout 60m -run '^TestE2EUpgrade' ./test/e2e/events || failed=1; \
+	cat out/e2e-upgrade/*.txt; exit $$failed
 
 test-image: root ## the images of amd64 and arm64, if both are in out: the same packages, and programs that run (root)
 	go test -tags imagetest -count=1 -v -run '^TestRootImageOfArm64$$' ./build/image

@@ -272,7 +272,8 @@ func (t *talk) peer(node string) desired.Peer {
 
 // peerIn is the one of that name among nodes, which are in the order of names. Of thousands each second asks for some.
 func peerIn(nodes []desired.Peer, name string) (p desired.Peer, found bool) {
-	i, found := slices.BinarySearchFunc(nodes, name, func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) })
+	byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
+	i, found := slices.BinarySearchFunc(nodes, name, byName)
 	if found {
 		p = nodes[i]
 	}

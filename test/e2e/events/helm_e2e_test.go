@@ -75,6 +75,11 @@ func (c *busy) awaitVersion(ctx context.Context, next bool) error {
 	if err := c.rolledOut(ctx); err != nil {
 		return err
 	}
+	return c.awaitAgents(ctx, install.NextTag, next)
+}
+
+// awaitAgents waits until the agent on each node is of that version, or of another.
+func (c *busy) awaitAgents(ctx context.Context, version string, want bool) error {
 	for _, node := range c.Nodes() {
 		err := await(ctx, "the version of the agent on "+node, func() error {
 			pod, err := c.PodOf(ctx, "fairlead-agent", node)
@@ -82,7 +87,7 @@ func (c *busy) awaitVersion(ctx context.Context, next bool) error {
 				return err
 			}
 			out, err := c.Kubectl(ctx, "exec", "-n", "kube-system", pod, "-c", "fairlead-agent", "--", "fairlead-agent", "--version")
-			if is := strings.HasSuffix(strings.TrimSpace(out), " "+install.NextTag); err == nil && is != next {
+			if is := strings.HasSuffix(strings.TrimSpace(out), " "+version); err == nil && is != want {
 				err = fmt.Errorf("it is %s", out)
 			}
 			return err
