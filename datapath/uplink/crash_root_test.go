@@ -424,3 +424,16 @@ func (f *fixture) sameSoon(want netstate.Node, what string) {
 	}
 	f.t.Errorf("%s: the node is not as it was:\n%s", what, strings.Join(d, "\n"))
 }
+
+// A rule is renamed by adding one and removing the other. After a SIGKILL in between it has both names, and the next
+// agent removes the NIC's.
+func TestRootRuleUnderBothNames(t *testing.T) {
+	t.Parallel()
+	const rule = "rule add iif eth0 table 100 priority 100"
+	f := setup(t, simple+"\n"+rule, noDAD()...)
+	f.nextAgent()
+	f.attached = f.state()
+	f.node.IP(rule)
+	f.nextAgent()
+	f.checkAfter(Attached, "a rule had both names")
+}

@@ -116,6 +116,9 @@ func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	if err != nil {
 		return err
 	}
+	// A rule is added with the other name first, and has both if this process dies in between.
+	o.OnDevice.Routes = o.OnDevice.Routes &&
+		!slices.ContainsFunc(j.NIC.Rules, func(r hoststate.Object) bool { return hoststate.HasRule(rules, r) })
 	disabled, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6)
 	noIPv6 := err != nil || disabled == "1" // without IPv6 there is no such parameter
 	o.NICBare = noIPv6 && len(addresses) == 0
