@@ -47,6 +47,9 @@ func TestE2EUpgradeFromRelease(t *testing.T) {
 	}
 	values := func(tag string) []string { return install.Sets(c.Bed, append(install.Bridge(), "image.tag="+tag)...) }
 	back := func(ctx context.Context, c *busy) error {
+		if err := helm(true, "rollback", release)(ctx, c); err != nil {
+			return err
+		}
 		// As docs/upgrade.md says: that version reads no journal with fields that it does not know.
 		for _, node := range c.Nodes() {
 			_, err := c.NodeExec(ctx, node, "sh", "-ec", `rm -f /run/fairlead/var/lib/fairlead/uplink.json
@@ -55,7 +58,7 @@ sed -i '/^ "\(sum\|seq\|failed\|tries\|retryAt\)": /d' /var/lib/fairlead/uplink.
 				return err
 			}
 		}
-		return helm(true, "rollback", release)(ctx, c)
+		return nil
 	}
 	forth := helm(false, append([]string{"upgrade", release, here}, values("")...)...)
 	cluster.Must(t, helm(true, append([]string{"install", release, from.Chart}, values(from.Tag)...)...)(ctx, c))
@@ -65,10 +68,14 @@ sed -i '/^ "\(sum\|seq\|failed\|tries\|retryAt\)": /d' /var/lib/fairlead/uplink.
 		return event{name: "pods come and go, with " + version, free: onlyHost, do: comeAndGo}
 	}
 	upgrade := event{name: "helm upgrade to this version", do: forth, undo: back, free: everything}
-	rollback := event{name: "helm rollback to " + from.Tag, do: back, undo: forth, free: everything}
+	rollback := event{name: "helm rollback to " + from.Tag, do: back, undo: forth, free: onlyHost}
 	again := event{name: "helm upgrade again", do: forth, undo: back, free: everything}
+	switched := func(version string) event { // Open vSwitch may be another, too
+		return event{name: "fairlead-ovs replaced, with " + version, do: replacement().do}
+	}
 	c.happenAll(ctx, t, c.ways(ctx, t), event{name: "nothing, with " + from.Tag, do: nothing, free: everything},
-		comeAndGo(from.Tag), upgrade, comeAndGo("this version"), rollback, comeAndGo(from.Tag+" again"), again)
+		comeAndGo(from.Tag), upgrade, comeAndGo("this version"), switched("this version"),
+		rollback, comeAndGo(from.Tag+" again"), switched(from.Tag), again)
 	if after := c.addresses(ctx, t); !maps.Equal(before, after) {
 		t.Errorf("addresses were %v, and are %v", before, after)
 	}
