@@ -4,8 +4,8 @@
 # With network:    docker build -t fairlead/fairlead:dev .
 # Without:         BASE is an image of Debian that is on this machine, PROGRAMS=prebuilt takes
 #                  the programs from PREBUILT. "make image" does that.
-ARG BUILDER=golang:1.26-bookworm
-ARG BASE=debian:bookworm-slim
+ARG BUILDER=golang:1.26-trixie
+ARG BASE=debian:trixie-slim
 ARG PROGRAMS=compiled
 
 FROM ${BASE} AS runtime

@@ -4,7 +4,7 @@
 # DEBIAN_SUITE and DEBIAN_MIRROR say which, ARCH for which architecture (Debian's name); the mirror is debootstrap's own
 # by default, and the architecture this machine's. Remove the file to have a newer one.
 set -euo pipefail
-suite=${DEBIAN_SUITE:-bookworm}
+suite=${DEBIAN_SUITE:-trixie}
 mirror=${DEBIAN_MIRROR:-}
 arch=${ARCH:-$(dpkg --print-architecture)}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fairlead

@@ -17,7 +17,7 @@ printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 
 apt-get update -q
-apt-get install -q -y --no-install-recommends iptables nftables iproute2 kmod netbase procps uuid-runtime \
+apt-get install -q -y --no-install-recommends iptables nftables iproute2 kmod netbase procps uuid-runtime systemd-standalone-sysusers \
 	libbpf1 libcap-ng0 libnuma1 libssl3 libunbound8 libxdp1
 # Python is for scripts of Open vSwitch that nothing here calls, and a third of the image: the
 # packages go in without it. Their libraries are in the line above; the check below holds that.
