@@ -318,8 +318,11 @@ func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peer
 // unplugged reports whether this node's own interface is why nothing is heard.
 func (e Evidence) unplugged() bool { return e.NoCarrier != "" && e.Heard == 0 && e.Pinged == 0 }
 
-// alone reports whether nothing at all is heard, not even of a router, which is not down with the other nodes.
-func (e Evidence) alone() bool { return e.NoGateway != "" && e.Heard == 0 && e.Pinged == 0 }
+// alone reports whether nothing at all is heard, not even of a router, which is not down with the other nodes. Of one
+// that is not ready nothing else is to be expected.
+func (e Evidence) alone() bool {
+	return e.NoGateway != "" && e.Heard == 0 && e.Pinged == 0 && !e.NotReady
+}
 
 // suddenly reports whether all others, which were heard, answer nothing any more, as far as they have been asked: so
 // many are not down at once.

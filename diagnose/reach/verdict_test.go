@@ -76,6 +76,8 @@ func TestJudge(t *testing.T) {
 			Counts: Counts{Peers: 1, Silent: 1}}, CauseAlone, true, []string{"gateway 192.168.0.1"}, true},
 		{"the gateway does not answer, and the other node may be down", Evidence{State: State{From: Fails, To: Unknown}, Echo: NotHeard,
 			NoGateway: "192.168.0.1", Counts: Counts{Peers: 2, Heard: 1, Silent: 1}}, CauseNodeAway, false, nil, true},
+		{"the gateway does not answer, and the other node is not ready", Evidence{State: State{From: Fails, To: Unknown}, Echo: NotHeard,
+			NoGateway: "192.168.77.1", NotReady: true}, CauseNodeAway, false, nil, true},
 		{"no carrier, and another node is heard by another interface", Evidence{State: State{From: Fails, To: Unknown}, Echo: NotHeard,
 			NoCarrier: "eth0", Counts: Counts{Peers: 2, Heard: 1}}, CauseNodeAway, false, nil, true},
 		{"cut off, all of a sudden", Evidence{State: State{From: Fails, To: Unknown, EverHeard: true}, Echo: NotHeard,
