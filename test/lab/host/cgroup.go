@@ -175,6 +175,23 @@ func isUnifiedLines(lines string) bool {
 	return !slices.ContainsFunc(hierarchies(lines, false), func(y hierarchy) bool { return y.options != "" })
 }
 
+// thaw thaws the host's cgroups. What is frozen does not die in version 1, and a container runtime that is killed while
+// it ends a container may leave its cgroup so.
+func (h Host) thaw() {
+	list, err := os.ReadFile(h.cgroupList())
+	if err != nil {
+		return // it has none
+	}
+	for _, dir := range strings.Fields(string(list)) {
+		_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, _ error) error {
+			if filepath.Base(path) == "freezer.state" {
+				_ = os.WriteFile(path, []byte("THAWED"), 0o644)
+			}
+			return nil
+		})
+	}
+}
+
 // removeCgroups removes the host's cgroups, deepest first. They become empty soon after its processes have exited.
 func (h Host) removeCgroups(ctx context.Context) error {
 	list, err := os.ReadFile(h.cgroupList())

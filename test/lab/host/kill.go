@@ -42,7 +42,7 @@ func Kill(ctx context.Context, hosts ...Host) error {
 	if len(own) == 0 {
 		return nil
 	}
-	for {
+	for tries := 1; ; tries++ {
 		pids, err := processes(own)
 		if err != nil {
 			return err
@@ -53,6 +53,11 @@ func Kill(ctx context.Context, hosts ...Host) error {
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("killing process %d of the lab: %w", pid, err)
+			}
+		}
+		if tries%100 == 0 {
+			for _, h := range hosts {
+				h.thaw()
 			}
 		}
 		select {
