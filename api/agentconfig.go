@@ -50,8 +50,9 @@ type AgentConfig struct {
 	TunnelCsum bool
 
 	// TransportInterface names the interface whose address other nodes send
-	// tunnel packets to. Empty: the one with an address in one of
-	// TransportInterfaceCIDRs; those empty too: the one with the Node's IP.
+	// tunnel packets to, or is a pattern of path.Match that fits it. Empty: the
+	// one with an address in one of TransportInterfaceCIDRs; those empty too:
+	// the one with the Node's IP.
 	TransportInterface      string
 	TransportInterfaceCIDRs []netip.Prefix
 	// DefaultMTU is the MTU in bytes of the gateway and of the pods'

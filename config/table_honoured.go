@@ -100,8 +100,8 @@ func honouredKeys() []Entry {
 			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +
 				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md)",
 			set: func(c *values, v Value) { c.Reachability = v.Str }},
-		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
-			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
+		{In: Agent, Key: "transportInterface", Want: interfacePattern(), Default: `""`, Fate: Honoured,
+			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode. Of several with addresses that a pattern fits, it is the one with the Node's IP. Empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",
 			set: func(c *values, v Value) { c.TransportInterface = v.Str }},
 		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,

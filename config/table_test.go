@@ -273,3 +273,16 @@ func readValue(t *testing.T, e Entry, value string) (Value, error) {
 	}
 	return e.Want.of(n.Content[0])
 }
+
+func TestInterfacePattern(t *testing.T) {
+	for value, valid := range map[string]bool{
+		"eth0": true, "bond0.100": true, "en*": true, "eth[01]": true, "en[^op]?s0": true, "eno12345678901*": true,
+		"eno1234567890123": false, "eth[": false, `eth\0`: false, "eth 0*": false, "..": false, "-*": true,
+		"e*" + strings.Repeat("n", 63): false, "[eth0, eth1]": false,
+	} {
+		got, err := readValue(t, Entry{Want: interfacePattern()}, value)
+		if (err == nil) != valid || valid && got.Str != value {
+			t.Errorf("%s: %q, %v", value, got.Str, err)
+		}
+	}
+}

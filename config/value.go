@@ -62,7 +62,11 @@ const (
 	patternDuration = `([0-9.]+(ns|us|ms|s|m|h))+`
 	patternPath     = `/.*`
 	patternName     = `[a-zA-Z0-9._-]{1,15}`
+	patternNames    = `[a-zA-Z0-9._*?\[\]^-]{1,64}`
 )
+
+// nameChars are those of interface names; the kernel allows more.
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 // errUnset marks a value that means "as if the key were not there".
 var errUnset = errors.New("unset")
@@ -184,14 +188,24 @@ func oneOf(values ...string) Want {
 // interfaceName is a name that both the kernel (dev_valid_name) and Open vSwitch (which rejects names with a leading
 // dash) accept.
 func interfaceName() Want {
-	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", patternName, func(s string) bool {
-		if len(s) > 15 || s == "." || s == ".." || strings.HasPrefix(s, "-") {
-			return false
+	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", patternName, isInterfaceName)
+}
+
+func isInterfaceName(s string) bool {
+	if len(s) > 15 || s == "." || s == ".." || strings.HasPrefix(s, "-") {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune(nameChars, r) }) < 0
+}
+
+// interfacePattern is an interface's name, or a pattern of names as filepath.Match has it, without escapes.
+func interfacePattern() Want {
+	return text("an interface name or a pattern such as en* or eth[01]", patternNames, func(s string) bool {
+		if isInterfaceName(s) {
+			return true
 		}
-		return strings.IndexFunc(s, func(r rune) bool {
-			letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-			return !letter && !strings.ContainsRune("._-", r)
-		}) < 0
+		_, err := filepath.Match(s, "")
+		return err == nil && len(s) <= 64 && strings.ContainsAny(s, "*?[") && strings.Trim(s, nameChars+"*?[]^") == ""
 	})
 }
 

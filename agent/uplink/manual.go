@@ -7,12 +7,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
-// ErrWhichNIC says that nothing names the NIC.
-var ErrWhichNIC = errors.New("say which NIC: --nic, or transportInterface in the config file " +
-	"(the agent finds it by the Node's address, which this command does not know)")
+// ErrWhichNIC says that nothing names the NIC: a pattern does not, of several that fit the agent takes the Node's.
+var ErrWhichNIC = errors.New("say which NIC: --nic, or transportInterface in the config file, by its name " +
+	"(the agent finds it by a pattern or by the Node's address, which this command does not know)")
 
 // OpenManual reads the journal, and plans a manual attach as the agent with that
 // config would do it, of the named NIC, else the config's, else the one that the
@@ -24,7 +25,7 @@ func OpenManual(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*dat
 	}
 	switch {
 	case nic != "":
-	case cfg.TransportInterface != "":
+	case cfg.TransportInterface != "" && !link.IsPattern(cfg.TransportInterface):
 		nic = cfg.TransportInterface
 	case u.Unfinished() || u.Attached():
 		nic = u.Journal().NIC.Name

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
@@ -92,9 +93,9 @@ func attachedState(u *datapath.Uplink) *state {
 	return &state{nic: j.NIC.Name, holder: j.Holder(), pins: j.Pins, attached: true}
 }
 
-// Holder is the interface that has the addresses which the config says are on name.
+// Holder is the interface that has the addresses which the config says are on name, which may be a pattern.
 func (n *Uplink) Holder(name string) string {
-	if s := n.state.Load(); s.attached && s.nic == name {
+	if s := n.state.Load(); s.attached && link.Fits(name, s.nic) {
 		return s.holder
 	}
 	return name

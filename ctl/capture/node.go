@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/capture"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
@@ -62,7 +63,7 @@ func (n Node) Open(ctx context.Context, ends Ends, snapLen int) (sources []Sourc
 	if err != nil {
 		return nil, nil, err
 	}
-	if state.Transport == "" && n.Config.TransportInterface == "" {
+	if n.transport(state) == "" {
 		problems = append(problems, "the transport interface is not known: only the agent knows it")
 	}
 	for _, p := range places {
@@ -77,6 +78,14 @@ func (n Node) Open(ctx context.Context, ends Ends, snapLen int) (sources []Sourc
 		return nil, nil, errors.New("there is no interface to capture from: " + fmt.Sprint(problems))
 	}
 	return sources, problems, nil
+}
+
+// transport is the interface that leads to other nodes; empty where only the agent knows it, and does not say.
+func (n Node) transport(state api.AgentState) string {
+	if name := n.Config.TransportInterface; state.Transport == "" && !link.IsPattern(name) {
+		return name
+	}
+	return state.Transport
 }
 
 // places are the interfaces on the path of the pod's packets.
@@ -108,7 +117,7 @@ func (n Node) places(ends Ends, seen ovsdb.Observed, state api.AgentState) ([]pl
 		filter.Tunnel = ""
 	}
 	filter.Port = n.tunnelPort()
-	here.add("", cmp.Or(state.Transport, n.Config.TransportInterface), "transport interface of %s", filter)
+	here.add("", n.transport(state), "transport interface of %s", filter)
 	here.add("", n.uplink(), "NIC of %s", filter)
 	// On the userspace datapath a packet goes from one port to another, and not through the node's own network.
 	for _, name := range seen.Devices {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net"
 	"path"
-	"strings"
 
 	"github.com/go-logr/logr"
 
 	nodeuplink "github.com/fairlead-cni/fairlead/agent/uplink"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/internal/cli"
@@ -42,10 +42,10 @@ func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, lo
 	for _, i := range have {
 		names = append(names, i.Name)
 	}
-	name, why := choose(p.NIC, names)
-	if why != "" {
+	name, err := link.OneName(p.NIC, names)
+	if err != nil {
 		r := preflight.NewReport(p.NIC, cfg.Uplink.Mode)
-		r.Refused = []string{why}
+		r.Refused = []string{err.Error()}
 		return r, nil
 	}
 	p.NIC = name
@@ -58,24 +58,4 @@ func CheckPattern(nic string) error {
 		return cli.Usage(fmt.Errorf("--nic %s: want a name, or a pattern such as 'en*' or 'eth[01]'", nic))
 	}
 	return nil
-}
-
-// choose is the one of names that the pattern fits, or why none is chosen.
-func choose(pattern string, names []string) (name, why string) {
-	var fit []string
-	for _, n := range names {
-		if ok, _ := path.Match(pattern, n); ok {
-			fit = append(fit, n)
-		}
-	}
-	switch {
-	case len(fit) == 1:
-		return fit[0], ""
-	case len(fit) == 0 && strings.ContainsAny(pattern, `*?[\\`):
-		return "", fmt.Sprintf("no interface fits %s: name the node's (ip link lists them), or use another pattern", pattern)
-	case len(fit) == 0:
-		return "", fmt.Sprintf("there is no interface %s: name the node's (ip link lists them), or use a pattern", pattern)
-	}
-	return "", fmt.Sprintf("the pattern %s fits several interfaces, %s: use one that fits the NIC only",
-		pattern, strings.Join(fit, ", "))
 }

@@ -33,11 +33,12 @@ type device struct {
 	addrs []netip.Addr
 }
 
-// FindTransport finds the interface called ifname; without a name the one that
-// has an address in one of cidrs, the first of cidrs first; without both the
-// one that has the first of nodeIPs. Of its addresses those in nodeIPs are
-// taken before others (given cidrs, those in cidrs). The gateway is never
-// chosen: a CIDR may well cover the podCIDRs.
+// FindTransport finds the interface called ifname, or the only one with an
+// address that fits ifname as a pattern, of several the one that has one of
+// nodeIPs; without a name the one that has an address in one of cidrs, the
+// first of cidrs first; without both the one that has the first of nodeIPs. Of
+// its addresses those in nodeIPs are taken before others (given cidrs, those
+// in cidrs). The gateway is never chosen: a CIDR may well cover the podCIDRs.
 func FindTransport(nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix, gateway string) (Transport, error) {
 	devices, err := observeDevices(gateway)
 	if err != nil {
@@ -57,6 +58,9 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 	// one's MTU counts; it has to be named.
 	devices = slices.DeleteFunc(slices.Clone(devices), func(d device) bool { return d.Name == "lo" })
 	switch {
+	case IsPattern(ifname):
+		d, err := fitting(devices, nodeIPs, ifname)
+		return d.with(isNodeIP), err
 	case ifname != "":
 		i := slices.IndexFunc(devices, func(d device) bool { return d.Name == ifname })
 		if i < 0 {
@@ -85,6 +89,27 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 		}
 	}
 	return Transport{}, fmt.Errorf("no interface (except lo) has the node's address %s: set transportInterface to the interface that leads to other nodes", join(nodeIPs))
+}
+
+// fitting is the device with addresses that fits the pattern; of several the one that has one of nodeIPs.
+func fitting(devices []device, nodeIPs []netip.Addr, pattern string) (device, error) {
+	fit := slices.DeleteFunc(slices.Clone(devices), func(d device) bool {
+		return len(d.addrs) == 0 || !Fits(pattern, d.Name)
+	})
+	if len(fit) == 0 {
+		return device{}, fmt.Errorf("no interface with an address fits transportInterface %s", pattern)
+	}
+	own := slices.DeleteFunc(slices.Clone(fit), func(d device) bool {
+		return !slices.ContainsFunc(d.addrs, func(a netip.Addr) bool { return slices.Contains(nodeIPs, a) })
+	})
+	switch {
+	case len(fit) == 1:
+		return fit[0], nil
+	case len(own) == 1:
+		return own[0], nil
+	}
+	return device{}, fmt.Errorf("transportInterface %s fits several interfaces with addresses, %s, and not just one of "+
+		"them has an address of the Node: use a pattern that fits the one that leads to other nodes", pattern, list(fit))
 }
 
 // with fills in one address of each family, preferring those that prefer

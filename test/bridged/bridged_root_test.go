@@ -13,9 +13,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Bridged pods beside routed pods. Routed pods reach other nodes through a tunnel, and the outside by masquerade.
+// Bridged pods beside routed pods. Routed pods reach other nodes through a tunnel, and the outside by masquerade. The
+// NIC is found by a pattern, also by the agents that start while another interface has its addresses.
 func TestRootEncap(t *testing.T) {
-	eachUplink(t, lab.Options{}, func(t *testing.T, c cluster) { c.everything(t, false) })
+	o := lab.Options{Config: []byte("transportInterface: eth*\n")}
+	eachUplink(t, o, func(t *testing.T, c cluster) { c.everything(t, false) })
 }
 
 func (c cluster) everything(t *testing.T, flat bool) {
