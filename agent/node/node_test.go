@@ -177,6 +177,25 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
+// As long as policies are not known no pod is added, or it would be open. One that was there before gets its record
+// back, and a DEL is done.
+func TestAddsWaitForPolicies(t *testing.T) {
+	for _, unknown := range []error{nil, errors.New("policies are not known")} {
+		all := []request{{Change: Change{Add: &api.Attachment{}}}, {Change: Change{Add: &api.Attachment{}, Restores: true}},
+			{}}
+		for i := range all {
+			all[i].done = make(chan error, 1)
+		}
+		rest := early(slices.Clone(all), unknown)
+		for i, r := range all {
+			goesOn := slices.ContainsFunc(rest, func(other request) bool { return other.done == r.done })
+			if want := i > 0 || unknown == nil; goesOn != want || len(r.done) == 1 == want {
+				t.Errorf("%v: request %d goes on: %t, want %t, and %d answers", unknown, i, goesOn, want, len(r.done))
+			}
+		}
+	}
+}
+
 // While Open vSwitch is away nothing is computed, and a CHECK still knows what MTU
 // pods have.
 func TestARoundWithoutAResultForgetsNothing(t *testing.T) {
