@@ -55,6 +55,31 @@ func TestClusterIPOfAnotherService(t *testing.T) {
 	}
 }
 
+// The ports with endpoints and those without are counted, and follow each change.
+func TestServicePortsAreCounted(t *testing.T) {
+	s := newServicePorts(nil, "node1", logr.Discard())
+	ports := func(endpoints ...string) map[services.Key]services.Backends {
+		now := map[services.Key]services.Backends{}
+		for i, e := range endpoints { // empty: none
+			var b services.Backends
+			if e != "" {
+				b.Endpoints = []netip.AddrPort{netip.MustParseAddrPort(e)}
+			}
+			now[services.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: uint16(80 + i)}] = b
+		}
+		return now
+	}
+	for i, c := range []struct {
+		now                  map[services.Key]services.Backends
+		translated, refusing int
+	}{{ports("", "", "10.0.0.1:8080"), 1, 2}, {ports("", "10.0.0.1:8080", "10.0.0.1:8080"), 2, 1}, {nil, 0, 0}} {
+		s.replace("ns/web", c.now, map[uint32]openflow.Unit{})
+		if s.translated != c.translated || s.refusing != c.refusing {
+			t.Errorf("change %d: %d ports with endpoints, %d without, want %d and %d", i, s.translated, s.refusing, c.translated, c.refusing)
+		}
+	}
+}
+
 // made are the units as the switch gets them.
 func made(units map[uint32]openflow.Unit) map[uint32]openflow.Unit {
 	out := map[uint32]openflow.Unit{}
