@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/go-logr/logr/testr"
 
 	"github.com/fairlead-cni/fairlead/agent/policies"
@@ -83,18 +84,26 @@ func newOpenNode(t *testing.T) (n *node, open func() bool) {
 	n = newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
 	n.NameSocket()
 	n.has(openToAll)
-	to, from := n.pod("a", 5), n.pod("b", 6)
+	to := n.pod("a", 5)
+	n.pod("b", 6)
 	n.apply(n.round())
 	n.looked()
 	n.flows.policies.tightened.again = time.Time{} // what was at the start is no matter
-	n.Appctl("netdev-dummy/receive", from.HostIf, fmt.Sprintf("in_port(2),eth(src=%s,dst=%s),eth_type(0x0800),"+
-		"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=17,tos=0,ttl=64,frag=no),udp(src=40000,dst=9)", from.MAC,
-		api.MAC{2, 0, 0, 0, 0, 0x99}))
+	n.connect(40000)
 	open = func() bool { return strings.Contains(n.Appctl("dpctl/dump-conntrack"), "sport=40000") }
 	if !open() {
 		t.Fatal("there is no connection to ", to.Pod())
 	}
 	return n, open
+}
+
+// connect has the second pod begin a connection to the first.
+func (n *node) connect(port int) {
+	n.t.Helper()
+	from := n.pods[1]
+	n.Appctl("netdev-dummy/receive", from.HostIf, fmt.Sprintf("in_port(2),eth(src=%s,dst=%s),eth_type(0x0800),"+
+		"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=9)", from.MAC,
+		api.MAC{2, 0, 0, 0, 0, 0x99}, port))
 }
 
 // follow is SyncPolicies.
@@ -192,5 +201,30 @@ func TestSwitchThatIsLostDuringALook(t *testing.T) {
 	n.apply(n.round())
 	if n.looked(); open() {
 		t.Error("the connection goes on")
+	}
+}
+
+// Ended connections are told one by one, and of many the rest by their number.
+func TestEndedConnectionsAreTold(t *testing.T) {
+	for _, c := range []struct {
+		connections, one int
+		more             string
+	}{{1, 1, ""}, {loggedOfPart + 3, loggedOfPart, `"count"=3`}} {
+		n, open := newOpenNode(t)
+		for i := 1; i < c.connections; i++ {
+			n.connect(40000 + i)
+		}
+		var told []string
+		n.flows.log = funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{})
+		n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+		n.follow()
+		if n.looked(); open() {
+			t.Fatal("the connection goes on")
+		}
+		all := strings.Join(told, "\n")
+		if one := strings.Count(all, "ended a connection"); one != c.one || len(told)-one != strings.Count(all, "count") ||
+			strings.Contains(all, "count") != (c.more != "") || !strings.Contains(all, c.more) {
+			t.Errorf("of %d connections told are\n%s\nwant %d, and %q", c.connections, all, c.one, c.more)
+		}
 	}
 }
