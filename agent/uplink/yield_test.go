@@ -1,0 +1,103 @@
+package uplink
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+
+	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+)
+
+// runs has an ovs-vswitchd run in a run directory, by what is seen of one: it holds a lock on its PID file.
+func runs(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "ovs-vswitchd.pid"))
+	if err == nil {
+		t.Cleanup(func() { f.Close() })
+		_, err = f.WriteString("1\n")
+	}
+	if err == nil {
+		// Of the open file: of its process's own locks a process sees none.
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangs has that ovs-vswitchd accept nobody who gives it a command: as many wait already as may.
+func hangs(t *testing.T, dir string) {
+	t.Helper()
+	socket := filepath.Join(dir, "ovs-vswitchd.1.ctl")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		t.Cleanup(func() { unix.Close(fd) })
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: socket})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 0)
+	}
+	for err == nil {
+		var waits net.Conn
+		if waits, err = net.Dial("unix", socket); err == nil {
+			t.Cleanup(func() { waits.Close() })
+		}
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+}
+
+// Whether ovs-vswitchd hangs is asked again and again, but not each time, and only of one that runs.
+func TestItIsAskedWhetherItHangs(t *testing.T) {
+	now := time.Now()
+	for what, c := range map[string]struct {
+		runs  bool
+		asked time.Time
+		hangs bool
+	}{
+		"never asked":    {true, time.Time{}, true},
+		"asked before":   {true, now.Add(-askEvery), true},
+		"asked just now": {true, now.Add(time.Hour), false},
+		"none runs":      {false, time.Time{}, false},
+	} {
+		dir := t.TempDir()
+		hangs(t, dir)
+		if c.runs {
+			runs(t, dir)
+		}
+		w := watch{start: vswitchd.RunningStartID(dir), asked: c.asked}
+		if w.look(t.Context(), dir); w.silent.IsZero() == c.hangs {
+			t.Errorf("%s: it hangs since %s, want that it is seen: %t", what, w.silent, c.hangs)
+		}
+		if asks := w.asked != c.asked; asks != c.hangs {
+			t.Errorf("%s: it was asked: %t", what, asks)
+		}
+	}
+}
+
+// An agent that ends leaves the NIC in Open vSwitch if that runs, and else gives it back to the host.
+func TestLeave(t *testing.T) {
+	for what, vswitchdRuns := range map[string]bool{"ovs-vswitchd runs": true, "it has ended": false} {
+		n := detached(t, func(j *journal.Journal) { j.Phase = datapath.Attached })
+		if vswitchdRuns {
+			runs(t, n.cfg.OVSRunDir)
+		}
+		Leave(t.Context(), n.journal, n.cfg, logr.Discard())
+		left, err := datapath.Open(n.journal, logr.Discard())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j := left.Journal(); left.Attached() != vswitchdRuns || left.Yielded() == vswitchdRuns {
+			t.Errorf("%s: the NIC is %s, %q", what, j.Phase, j.Reason)
+		}
+	}
+}
