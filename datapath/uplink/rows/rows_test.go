@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -132,6 +133,23 @@ func TestForeignBridge(t *testing.T) {
 	if out := o.Ctl("list-ports", "br-uplink"); strings.TrimSpace(out) != "p0" {
 		t.Errorf("the foreign bridge has %q", out)
 	}
+}
+
+// What was written is waited for until ovs-vswitchd has taken it, and that is said if it does not.
+func TestWaitTaken(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := Find(o.Dir)
+	o.Vswitchd.Signal(syscall.SIGSTOP)
+	must(t, db.Ensure(t.Context(), bridge(), "p0"))
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := db.WaitTaken(soon); soon.Err() == nil || err == nil {
+		t.Errorf("a stopped ovs-vswitchd has taken it: %v", err)
+	}
+	o.Vswitchd.Signal(syscall.SIGCONT)
+	late, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	must(t, db.WaitTaken(late))
 }
 
 // A server that hangs is told from one that is gone, in time, and its file is left alone.
