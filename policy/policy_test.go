@@ -204,3 +204,21 @@ func TestObjects(t *testing.T) {
 		t.Errorf("a node has the addresses %s", got)
 	}
 }
+
+// A pod is another one of its name only where both UIDs are known and differ. That of a static pod, as its kubelet has
+// it, is the hash of its manifest.
+func TestIs(t *testing.T) {
+	static := policy.Pod{UID: "mirror", ConfigHash: "hash"}
+	for _, c := range []struct {
+		pod  policy.Pod
+		uid  string
+		want bool
+	}{
+		{policy.Pod{UID: "a"}, "a", true}, {policy.Pod{UID: "a"}, "b", false}, {policy.Pod{UID: "a"}, "", true},
+		{policy.Pod{}, "a", true}, {static, "hash", true}, {static, "mirror", true}, {static, "other", false},
+	} {
+		if got := c.pod.Is(c.uid); got != c.want {
+			t.Errorf("a pod of UID %q, hash %q, is %q: %t", c.pod.UID, c.pod.ConfigHash, c.uid, got)
+		}
+	}
+}
