@@ -1,9 +1,13 @@
 package attachments
 
 import (
+	"context"
 	"sync"
 	"time"
 )
+
+// quiet is for how long no request has been at work before it is quiet.
+const quiet = 50 * time.Millisecond
 
 // Locks mark attachments, by the name of their host end, on which a CNI request or the reconciler is at work, so that
 // neither takes apart what the other makes. The zero value is ready to use.
@@ -40,4 +44,11 @@ func (l *Locks) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.hosts) == 0 && time.Since(l.last) >= quiet
+}
+
+// awaitQuiet waits until it is quiet, for limit at most.
+func (l *Locks) awaitQuiet(ctx context.Context, limit time.Duration) {
+	for end := time.Now().Add(limit); !l.quiet() && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(quiet / 4)
+	}
 }

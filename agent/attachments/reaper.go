@@ -13,12 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-const (
-	// quiet is for how long no CNI request has been at work when ports are removed: that holds up the flows of others.
-	quiet = 50 * time.Millisecond
-	// reapWait is how long a port that is retired waits for that.
-	reapWait = time.Second
-)
+// reapWait is how long a port that is retired waits until no request is at work: its removal holds up the flows of
+// others.
+const reapWait = time.Second
 
 // Reaper removes the ports of pods that are gone, and then their veths, which go together in the time that the kernel
 // takes for one. Nothing is done to a veth before: at each change of an interface ovs-vswitchd looks at all its ports.
@@ -63,9 +60,7 @@ func (r *Reaper) Run(ctx context.Context, l *Locks, log logr.Logger) {
 			return
 		case <-r.waiting:
 		}
-		for limit := time.Now().Add(reapWait); !l.quiet() && time.Now().Before(limit) && ctx.Err() == nil; {
-			time.Sleep(quiet / 4)
-		}
+		l.awaitQuiet(ctx, reapWait)
 		if err := r.Clear(ctx); err != nil && ctx.Err() == nil {
 			log.Error(err, "removing ports and veths of released pods; retried within seconds")
 		}
