@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
+
 	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
@@ -52,5 +56,44 @@ func TestLiving(t *testing.T) {
 	}
 	if _, err := os.Stat(l.path(host)); err == nil || len(next.all()) != 0 {
 		t.Errorf("a forgotten owner's file is there, %v, or known: %v", err, next.all())
+	}
+}
+
+// An address whose allocation is gone is its container's as long as that lives, and gets its allocation back. One of a
+// container of an earlier boot, or whose network namespace is gone, is free, as is one that no container has.
+func TestInUse(t *testing.T) {
+	const lost = "red.10.1.0.7"
+	for what, c := range map[string]struct {
+		name, boot, netns string
+		lives             bool
+	}{
+		"lives":                      {lost, "now", "/proc/self/ns/net", true},
+		"of an earlier boot":         {lost, "before", "/proc/self/ns/net", false},
+		"its network namespace ends": {lost, "now", filepath.Join(t.TempDir(), "gone"), false},
+		"another address":            {"red.10.1.0.8", "now", "/proc/self/ns/net", false},
+	} {
+		store, err := allocation.NewDirectory(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics("test"),
+			Registry: attachments.New(nil, "br-int", "now", &attachments.Recorded{})}, living: living{dir: t.TempDir()},
+			allocator: allocator.New(allocator.Config{Store: store, Node: "me", Log: logr.Discard()})}
+		owner := api.AllocationOwner{ContainerID: "c1", IfName: "net1", Network: "red", IPAMOnly: true, Netns: c.netns,
+			BootID: c.boot, Node: "me"}
+		err = p.living.load()
+		if err == nil {
+			err = p.living.keep(owner, []allocator.Address{{Prefix: netip.MustParsePrefix("10.1.0.7/24"), Pool: "p", Scope: "red"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder, err := p.inUse(t.Context(), c.name)
+		if err != nil || (holder != nil) != c.lives || c.lives && holder.Spec.Owner != owner {
+			t.Errorf("%s: its holder is %+v, %v", what, holder, err)
+		}
+		if held, err := store.List(t.Context(), allocation.Filter{}); err != nil || (len(held) > 0) != c.lives {
+			t.Errorf("%s: there are %d allocations, %v", what, len(held), err)
+		}
 	}
 }
