@@ -171,6 +171,23 @@ func TestLabelSetsAreShared(t *testing.T) {
 	}
 }
 
+// What was saved is handed on where the API server has not answered, and not where it has.
+func TestLastKnownIsForUnansweredStarts(t *testing.T) {
+	file := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
+	if _, err := file.write(world(t, "own")); err != nil {
+		t.Fatal(err)
+	}
+	for _, answered := range []bool{false, true} {
+		p := New(feed.New(), nil, nil, "me", file.path, logr.Discard())
+		p.opened = answered
+		p.takeLastKnown()
+		changed, _, known := p.Objects().Take()
+		if _, policies := changed[feed.Key{Kind: feed.NetworkPolicy, Name: "shop/own"}]; known == answered || policies == answered {
+			t.Errorf("the API server has answered: %t; of the file %d objects are handed on, known: %t", answered, len(changed), known)
+		}
+	}
+}
+
 // What could not be saved, as the disk was full, is saved when there is room.
 func TestSavingIsTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
