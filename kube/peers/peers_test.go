@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -209,6 +210,41 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	got, _, err := p.file.read()
 	if err != nil || len(got) != len(p.given) || p.unsaved {
 		t.Errorf("%d of %d objects are saved: %v", len(got), len(p.given), err)
+	}
+}
+
+// Before policies are enforced, or labels by which they select, they are saved. Pods that come and go need no save.
+func TestWhatIsSavedFirst(t *testing.T) {
+	pod, space, node := feed.Key{Kind: feed.Pod, Name: "shop/web"}, feed.Key{Kind: feed.Namespace, Name: "shop"},
+		feed.Key{Kind: feed.Node, Name: "n"}
+	rule := feed.Key{Kind: feed.NetworkPolicy, Name: "own"}
+	given := world(t, "own")
+	web := given[pod].(*policy.Pod)
+	like := func(labels map[string]string) *policy.Pod {
+		return &policy.Pod{PodKey: web.PodKey, UID: "another", Local: true, Labels: labels}
+	}
+	other := world(t, "isolated")[feed.Key{Kind: feed.NetworkPolicy, Name: "isolated"}]
+	for what, c := range map[string]struct {
+		key  feed.Key
+		now  any
+		want bool
+	}{
+		"a Node":                   {node, policy.Node{Name: "n", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, false},
+		"a new Pod":                {feed.Key{Kind: feed.Pod, Name: "shop/new"}, like(nil), false},
+		"a Pod that is gone":       {pod, nil, false},
+		"a Pod of the same labels": {pod, like(web.Labels), false},
+		"a Pod of other labels":    {pod, like(map[string]string{"app": "db"}), true},
+		"labels of a Namespace":    {space, policy.Namespace{Name: "shop"}, true},
+		"a Namespace as it was":    {space, given[space], false},
+		"a policy as it was":       {rule, given[rule], false},
+		"another policy":           {rule, other, true},
+		"a policy that is gone":    {rule, nil, true},
+		"a new policy":             {feed.Key{Kind: feed.NetworkPolicy, Name: "isolated"}, other, true},
+	} {
+		p := &Peers{handed: handed{given: given}}
+		if p.restricts(map[feed.Key]any{c.key: c.now}) != c.want {
+			t.Errorf("%s: it is saved first: %t", what, !c.want)
+		}
 	}
 }
 
