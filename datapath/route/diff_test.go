@@ -137,3 +137,14 @@ func TestFailures(t *testing.T) {
 		}
 	}
 }
+
+// A destination is covered by a prefix that holds all of it, and by no other.
+func TestCovered(t *testing.T) {
+	prefixes := map[netip.Prefix]bool{netip.MustParsePrefix("10.0.2.0/24"): true, netip.MustParsePrefix("fd00:2::/64"): true}
+	for dst, want := range map[string]bool{"10.0.2.0/24": true, "10.0.2.5/32": true, "10.0.3.0/24": false, "10.0.2.0/23": false,
+		"fd00:2::5/128": true, "fd00:2::/48": false, "fd00:3::/64": false} {
+		if covered(netip.MustParsePrefix(dst), prefixes) != want {
+			t.Errorf("%s is covered: %t", dst, !want)
+		}
+	}
+}
