@@ -404,3 +404,12 @@ func TestUnitGoesAfterAnEqualComparison(t *testing.T) {
 		}
 	}
 }
+
+// Answers from a port below 32768 take the flow of all of them, and from one above a flow of its own.
+func TestHighPorts(t *testing.T) {
+	for port, want := range map[uint16]bool{1: false, 0x7fff: false, 0x8000: true, 0xffff: true} {
+		if got := (Port{TCP, port}).High(); got != want {
+			t.Errorf("port %d is high: %t", port, got)
+		}
+	}
+}
