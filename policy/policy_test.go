@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -219,6 +220,31 @@ func TestIs(t *testing.T) {
 	} {
 		if got := c.pod.Is(c.uid); got != c.want {
 			t.Errorf("a pod of UID %q, hash %q, is %q: %t", c.pod.UID, c.pod.ConfigHash, c.uid, got)
+		}
+	}
+}
+
+// What a selector selects is the same after it was written as JSON and read.
+func TestSelectorsAreReadAsWritten(t *testing.T) {
+	one, err := policy.ParseNetworkPolicy([]byte(`{"metadata": {"namespace": "shop", "name": "p"}, "spec": {"podSelector":
+		{"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a", "b"]}]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, s := range map[string]policy.Selector{"nothing": {}, "{}": policy.AllPods().Pods,
+		"{app=web,tier notin (a,b)}": one.Subject.Pods} {
+		data, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got policy.Selector
+		if err := json.Unmarshal(data, &got); err != nil || s.String() != want || got.String() != want {
+			t.Errorf("%s was written as %s and read as %s, %v, want %s", s, data, got, err, want)
+		}
+		for _, labels := range []map[string]string{nil, {"app": "web"}, {"app": "web", "tier": "a"}} {
+			if got.Matches(labels) != s.Matches(labels) {
+				t.Errorf("%s: read again it matches %v: %t", want, labels, got.Matches(labels))
+			}
 		}
 	}
 }
