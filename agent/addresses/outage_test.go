@@ -38,6 +38,25 @@ func TestAfterAnOutage(t *testing.T) {
 		}
 		w.looked, w.outages = time.Now(), c.outages
 	}
+	for what, c := range map[string]struct {
+		now, ask bool
+		looked   time.Duration // ago
+		want     bool
+	}{
+		"just after a look":         {false, true, 0, false},
+		"something asks for a look": {true, true, 0, true},
+		"the store is a directory":  {false, false, 0, true},
+		"a while ago":               {false, true, w.every.Allocations + time.Second, true},
+	} {
+		if w.looked = time.Now().Add(-c.looked); c.now {
+			w.lookNow()
+		}
+		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // who asks asks once
+			if due, err := w.due(c.ask, w.outages); err != nil || due != want {
+				t.Errorf("%s, %d: due %t, %v, want %t", what, i, due, err, want)
+			}
+		}
+	}
 	away := errors.New("connection refused")
 	for what, c := range map[string]struct {
 		is   inputs.Snapshot
