@@ -278,7 +278,8 @@ func (db DB) Remove(ctx context.Context, b Bridge) error {
 func (db DB) WaitTaken(ctx context.Context) error {
 	goal := -1
 	for {
-		results, err := db.transact(ctx, ovsop.Select(database, nil, "next_cfg", "cur_cfg"))
+		// callLimit bounds it, and not ctx: most of the wait is here, and ovsdb-server would be what does not answer.
+		results, err := db.transact(context.WithoutCancel(ctx), ovsop.Select(database, nil, "next_cfg", "cur_cfg"))
 		if err != nil {
 			return err
 		}
