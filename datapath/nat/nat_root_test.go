@@ -245,6 +245,31 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 	})
 }
 
+// RemoveAll removes all chains of ours and nothing else, once; a dry run says what that would be.
+func TestRootRemoveAll(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
+	backends(t, func(t *testing.T) {
+		node := nstest.New(t)
+		node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
+		apply(t, node, desired())
+		remove := func(dryRun bool) (changes []string) {
+			node.Must(func() (err error) { changes, err = RemoveAll(t.Context(), dryRun); return err })
+			return changes
+		}
+		before := dump(node)
+		if changes := remove(true); len(changes) == 0 || dump(node) != before {
+			t.Errorf("a dry run says %q, and there is\n%s", changes, dump(node))
+		}
+		changes := remove(false)
+		if got := dump(node); len(changes) == 0 || strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
+			t.Errorf("it says %q, and there is\n%s", changes, got)
+		}
+		if changes := remove(false); len(changes) > 0 {
+			t.Errorf("a second time it says %q", changes)
+		}
+	})
+}
+
 func TestRootMissingProgram(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	need(t)
