@@ -143,21 +143,26 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 }
 
 // Rules that become stricter while a look is on its way have another one made, and those that allow again what a look
-// would end have the connection go on.
+// would end have the connection go on. A look ends when the rules have changed, however long that takes.
 func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
-	c := newControl(n, time.Second)
+	c := newControl(n, 0)
+	c.hold = make(chan struct{})
 	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
 	n.follow()
 	n.has(openToAll)
 	n.follow()
+	close(c.hold)
 	if n.looked(); !open() || c.lists.Load() != 1 {
 		t.Errorf("after %d looks, of which the rules allow all when it is found, the connection goes on: %t", c.lists.Load(), open())
 	}
+	c = newControl(n, 0)
+	c.hold = make(chan struct{})
 	n.has(openToAll + "---\n" + strings.ReplaceAll(openToAll, "name: all", "name: none"))
 	n.follow()
 	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
 	n.follow()
+	close(c.hold)
 	n.looked()
 	if open() {
 		t.Errorf("after %d looks, and rules that became stricter, the connection goes on", c.lists.Load())
