@@ -240,6 +240,7 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	apply(t, node, desired())
 	for f, from := range map[string][2]string{"iptables": {"10.0.1.6", "10.0.1.5"}, "ip6tables": {"fd00:0:0:1::6", "fd00:0:0:1::5"}} {
 		_, _ = outside.Run("ping", "-c2", "-i0.1", "-W0.2", "-I", from[0], from[1]) // nobody answers
+		nstest.Wait(t, time.Minute, f+" to drop both packets with a false source", func() bool { return counted(f) >= 2 })
 		if n := counted(f); n != 2 {
 			t.Errorf("%s: %d packets with a false source are dropped, want 2", f, n)
 		}

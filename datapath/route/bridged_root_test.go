@@ -29,25 +29,25 @@ func TestRootBridgedPod(t *testing.T) {
 	// The bridge answers pods; here nobody does.
 	pod.IP("neigh replace 192.0.2.1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
 	pod.IP("neigh replace 2001:db8::1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
-	pings := func() (failed []string) {
+	pings := func(wait string) (failed []string) {
 		for _, p := range []struct {
 			from *nstest.NS
 			to   string
 		}{{node, "192.0.2.50"}, {node, "2001:db8::50"}, {pod, "192.0.2.1"}, {pod, "2001:db8::1"}} {
-			if _, err := p.from.Run("ping", "-c2", "-i0.2", "-W1", p.to); err != nil {
+			if _, err := p.from.Run("ping", "-c2", "-i0.2", "-W"+wait, p.to); err != nil {
 				failed = append(failed, p.to)
 			}
 		}
 		return failed
 	}
-	if failed := pings(); len(failed) != 4 {
+	if failed := pings("1"); len(failed) != 4 {
 		t.Fatalf("only %v are not reached without our routes: the test is worth nothing", failed)
 	}
 	d := bridged(mac)
 	if c := mustApply(t, node, d); c != (Changes{Added: 2, Neighbours: 2}) {
 		t.Errorf("the first Apply says %+v", c)
 	}
-	if failed := pings(); failed != nil {
+	if failed := pings("15"); failed != nil {
 		t.Errorf("not reached: %v", failed)
 	}
 	for dst, want := range map[string]string{"192.0.2.50": "dev gw0 src 192.0.2.1", "2001:db8::50": "dev gw0 proto 102 src 2001:db8::1"} {

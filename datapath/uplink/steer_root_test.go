@@ -87,7 +87,7 @@ func TestRootSteerAttachAndRestore(t *testing.T) {
 		to   string
 	}{{pod, outIP}, {pod, outIP6}, {f.outside, podIP}, {f.outside, podIP6}, {f.node, podIP}, {f.node, podIP6},
 		{pod, hostIP}, {pod, hostIP6}} {
-		if out, err := p.from.Run("ping", "-c2", "-W2", p.to); err != nil || strings.Contains(out, "DUP") {
+		if out, err := p.from.Run("ping", "-c2", "-W15", p.to); err != nil || strings.Contains(out, "DUP") {
 			t.Errorf("%s: %v %s", p.to, err, out)
 		}
 	}

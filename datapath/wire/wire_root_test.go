@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -359,11 +360,15 @@ func TestRootEchoOfALossyPath(t *testing.T) {
 	}
 	far.Exec("nft", "add table netdev loss { chain in { type filter hook ingress device eth0 priority 0; "+
 		"icmp type echo-request numgen inc mod 2 0 counter drop; icmpv6 type echo-request numgen inc mod 2 0 counter drop; }; }")
+	var both sync.WaitGroup // all of the time is waited for the answer that does not come
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
-		if err := node.Do(func() error { return Echo(t.Context(), a, 100, 3*time.Second) }); err != nil {
-			t.Error(err)
-		}
+		both.Go(func() {
+			if err := node.Do(func() error { return Echo(t.Context(), a, 100, 15*time.Second) }); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	both.Wait()
 	if rules := far.Exec("nft", "list", "table", "netdev", "loss"); strings.Count(rules, "packets 1 ") != 2 {
 		t.Errorf("not one packet to each address was lost: %s", rules)
 	}

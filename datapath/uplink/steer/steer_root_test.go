@@ -2,18 +2,23 @@ package steer
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // kinds are the kernel's hooks: each test runs with both.
@@ -164,6 +169,33 @@ func (n *node) tc() (out string) {
 	return out
 }
 
+// hostStream sends to the host from outside, 500 packets a second, until stop is called. It waits for late answers, for
+// which ping(8) has a moment.
+func (n *node) hostStream() (stop func() probe.Report) {
+	n.t.Helper()
+	at, from := netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.1")
+	var ends []ns.NetNS
+	for _, of := range []*nstest.NS{n.host, n.outside} {
+		netns, err := ns.GetNS(of.Path)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.t.Cleanup(func() { netns.Close() })
+		ends = append(ends, netns)
+	}
+	port, end, err := probe.Echo(ends[0], at)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(end)
+	s, err := probe.Start(ends[1], from, netip.AddrPortFrom(at, port), 2*time.Millisecond)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // of the stream, before
+	return s.Stop
+}
+
 // Programs of another version, or for another port, are replaced while the host's packets pass.
 func TestRootReplaced(t *testing.T) {
 	for _, hooks := range kinds() {
@@ -174,14 +206,7 @@ func TestRootReplaced(t *testing.T) {
 			real := n.config.Port
 			n.host.IP("link add port1 type veth peer name pods1")
 			n.host.IP("link set port1 up")
-			done := make(chan string, 1)
-			go func() {
-				out, err := n.outside.Run("ping", "-q", "-i", "0.002", "-c", "500", "192.0.2.11")
-				if err != nil {
-					out += err.Error()
-				}
-				done <- out
-			}()
+			stop := n.hostStream()
 			for range 10 {
 				n.config.Port = n.index(n.host, "port1")
 				if n.state().Complete {
@@ -191,8 +216,8 @@ func TestRootReplaced(t *testing.T) {
 				n.config.Port = real
 				n.ensure()
 			}
-			if out := <-done; !strings.Contains(out, " 500 received, 0% packet loss") {
-				t.Errorf("the host lost packets: %s", out)
+			if r := stop(); r.Lost > 0 || r.Duplicates > 0 || r.Sent < 20 {
+				t.Errorf("the host lost packets: %s", r)
 			}
 			if got := n.send(sent{from: "outside", src: outMAC, dst: podMAC}); !slices.Equal(got, []string{"pods"}) {
 				t.Errorf("a frame for a pod arrives at %q", got)
