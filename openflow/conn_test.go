@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
+	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 func TestVswitchdRestart(t *testing.T) {
@@ -93,13 +94,23 @@ func TestNoOVSDB(t *testing.T) {
 // An idle connection to a healthy switch lives on.
 func TestIdleConnection(t *testing.T) {
 	t.Parallel()
-	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
-	select {
-	case <-s.Done():
-		t.Errorf("lost: %v", s.Lost())
-	case <-time.After(ofconn.LostAfter + ofconn.ProbeAfter):
+	o := flowtest.Node(t)
+	for range 5 {
+		s, starved := flowtest.Dial(t, o, openflow.Dial), probe.Starved(ofconn.LostAfter, o.Vswitchd.PID())
+		select {
+		case <-s.Done():
+		case <-time.After(ofconn.LostAfter + ofconn.ProbeAfter):
+			starved()
+			flowtest.Sync(t, s, tables.Pipeline(tables.View{}))
+			return
+		}
+		waited := starved()
+		if waited < (ofconn.LostAfter-ofconn.ProbeAfter)/2 {
+			t.Fatalf("lost: %v; ovs-vswitchd has waited %s for a processor", s.Lost(), waited)
+		}
+		t.Logf("lost: %v; ovs-vswitchd, which was not healthy, has waited %s for a processor", s.Lost(), waited)
 	}
-	flowtest.Sync(t, s, tables.Pipeline(tables.View{}))
+	t.Error("this machine is too busy for a switch that answers")
 }
 
 func TestClose(t *testing.T) {
