@@ -31,7 +31,7 @@ func (d *Daemon) PID() int {
 	return d.process.Pid
 }
 
-// Start starts the daemon and returns when it serves. It fails the test when that takes longer than 10 seconds or the
+// Start starts the daemon and returns when it serves. It fails the test when that takes longer than patience or the
 // daemon is already running.
 func (d *Daemon) Start() {
 	d.t.Helper()
@@ -41,7 +41,7 @@ func (d *Daemon) Start() {
 	if err := d.spawn(); err != nil {
 		d.t.Fatalf("ovstest: starting %s: %v", d.name, err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		err := d.ready()
 		if err == nil {
 			return
@@ -52,7 +52,7 @@ func (d *Daemon) Start() {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			d.t.Fatalf("ovstest: %s is not ready after 10s: %v\n%s", d.name, err, tail(d.log))
+			d.t.Fatalf("ovstest: %s is not ready after %s: %v\n%s", d.name, patience, err, tail(d.log))
 		}
 	}
 }

@@ -200,18 +200,25 @@ func (o *OVS) stop() {
 	}
 }
 
-// Run runs one of the Open vSwitch tools against this instance and returns its output. The tool is killed after 10
-// seconds: without a limit every one of them can hang for ever on a switch that does not answer.
+// patience is how long daemons and tools may take. Most take milliseconds; a busy machine stands still for seconds, and
+// an ovs-vswitchd in User-Mode Linux more than once.
+const patience = time.Minute
+
+// toolLimit has a tool itself say that it takes too long, shortly before it would be killed.
+const toolLimit = "--timeout=55"
+
+// Run runs one of the Open vSwitch tools against this instance and returns its output. The tool is killed after
+// patience: without a limit every one of them can hang for ever on a switch that does not answer.
 func (o *OVS) Run(tool string, args ...string) (string, error) {
 	switch tool {
 	case "ovs-vsctl":
-		args = append([]string{"--db=unix:" + o.DBSocket, "--timeout=9"}, args...)
+		args = append([]string{"--db=unix:" + o.DBSocket, toolLimit}, args...)
 	case "ovs-ofctl":
-		args = append([]string{"--timeout=9", "-O", "OpenFlow15"}, args...)
+		args = append([]string{toolLimit, "-O", "OpenFlow15"}, args...)
 	case "ovs-appctl":
-		args = append([]string{"--timeout=9", "-t", o.unixctl("ovs-vswitchd")}, args...)
+		args = append([]string{toolLimit, "-t", o.unixctl("ovs-vswitchd")}, args...)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, find(o.t, tool), args...)
 	cmd.Env = o.env
@@ -252,7 +259,7 @@ func (o *OVS) appctl(daemon, command string, args []string) (text string, err er
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(9 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
 	request := map[string]any{"id": 0, "method": command, "params": append([]string{}, args...)}
@@ -311,7 +318,7 @@ func enter(netns string) []string {
 }
 
 func dial(socket string) error {
-	conn, err := net.DialTimeout("unix", socket, time.Second)
+	conn, err := net.DialTimeout("unix", socket, patience)
 	if err != nil {
 		return err
 	}
