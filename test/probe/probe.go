@@ -24,6 +24,10 @@ const looks, look = 20, 100 * time.Millisecond
 // seconds in which nobody has sent. The kernel counts 768 bytes for a small one.
 const buffer = 4 << 20
 
+// catchUp is how many times as fast as usual a stream sends what it should have sent while this process got no
+// processor. All of it at once would overflow the queues of what forwards it, which would look like a loss on the way.
+const catchUp = 4
+
 // Report is the result of a stream.
 type Report struct {
 	Sent, Lost, Duplicates int
@@ -149,7 +153,7 @@ func (s *Stream) send() {
 			}
 			s.mu.Unlock()
 			return
-		case <-time.After(time.Until(s.due(n))):
+		case <-time.After(max(time.Until(s.due(n)), s.every/catchUp)):
 		}
 		err := s.sendOne(n)
 		s.mu.Lock()
