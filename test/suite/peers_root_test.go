@@ -100,6 +100,7 @@ func TestRootPeersComeAndGo(t *testing.T) {
 
 	c.remove(t, nodeYAML("node3", "", ""))
 	followed(t, "Node deleted", hasNot(old))
+	c.datapathFollows(t)
 	for i := range a.ips {
 		noReach(t, a, third.ips[i])
 		noReach(t, c.host(t, "node2"), third.ips[i])
@@ -244,16 +245,11 @@ func (c cluster) peersComeAndGo(t *testing.T) (lost int) {
 		t.Helper()
 		wait(t, time.Minute, func() string { return state(t, "node1", guest...) + state(t, "node2", guest...) })
 	}
-	settle := func() { // what the change before has ovs-vswitchd look up is not under test
-		for _, node := range c.Nodes() {
-			c.host(t, node).exec(t, "ovs-appctl revalidator/wait")
-		}
-	}
 	for range 6 {
-		settle()
+		c.datapathFollows(t) // what the change before has ovs-vswitchd look up is not under test
 		c.apply(t, nodeYAML("guest", strings.Join(guest, ","), "192.168.77.99,fd77::99"))
 		followed(c.lacksPeer)
-		settle()
+		c.datapathFollows(t)
 		c.remove(t, nodeYAML("guest", "", ""))
 		followed(c.keepsPeer)
 	}

@@ -3,6 +3,7 @@ package suite
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,9 +117,8 @@ func TestRootNoPodCIDR(t *testing.T) {
 			runs(t, c, good)
 			must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), "node1"))
 			c.setNodes(t, bad.nodes...)
-			before := len(c.log(t, "node1"))
+			before, start := len(c.log(t, "node1")), time.Now()
 			must(t, 0, c.AgentStart(t.Context(), "node1"))
-			start := time.Now()
 			code := c.ended(t, "node1", 15*time.Second)
 			if code != 78 {
 				t.Errorf("exit code %d, want 78", code)
@@ -252,11 +252,14 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 	if now := sorted(c.flows(t, "node2")); !slices.Equal(now, flows) {
 		t.Errorf("flows of node2 have changed from\n%s\nto\n%s", strings.Join(flows, "\n"), strings.Join(now, "\n"))
 	}
-	state, err := c.AgentState(t.Context(), "node1")
-	must(t, 0, err)
-	if state.Ready || !strings.Contains(state.Reason, sentence) {
-		t.Errorf("node1 is %s, want: not ready, %s", state, sentence)
-	}
+	wait(t, 5*time.Second, func() string { // the metric comes first
+		state, err := c.AgentState(t.Context(), "node1")
+		must(t, 0, err)
+		if state.Ready || !strings.Contains(state.Reason, sentence) {
+			return fmt.Sprintf("node1 is %s, want: not ready, %s", state, sentence)
+		}
+		return ""
+	})
 	if state, err := c.AgentState(t.Context(), "node2"); err != nil || !state.Ready {
 		t.Errorf("node2, whose podCIDR is its own, is %s, %v", state, err)
 	}

@@ -331,6 +331,7 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 		}
 		return ""
 	})
+	c.datapathFollows(t) // what is not answered a few times may be late, and is no sign of the policy
 	for _, die := range [][2]bool{{true, false}, {false, true}, {true, true}} {
 		agent, vswitchd := die[0], die[1]
 		tries := trying(t, forbidden, b, remote)

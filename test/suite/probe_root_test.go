@@ -28,7 +28,7 @@ func TestRootProbe(t *testing.T) {
 		!strings.Contains(out, "fd77::1:ffff:ffff:ffff:fffe/64") {
 		t.Errorf("node1's end is %s", out)
 	}
-	c.host(t, "node1").exec(t, "ping -c1 -W2 10.77.2.254")
+	c.host(t, "node1").exec(t, "ping -c1 -W20 10.77.2.254")
 
 	t.Run("the main thread", func(t *testing.T) { c.staysAtHome(t, "node1") })
 	t.Run("a dead agent", func(t *testing.T) {

@@ -180,7 +180,7 @@ func reach(t *testing.T, from place, to netip.Addr, flags ...string) {
 	t.Helper()
 	var out string
 	var err error
-	for _, interval := range []string{"-i0.02", "-i3"} {
+	for _, interval := range []string{"-i0.02", "-i6"} {
 		out, err = from.run(append(append([]string{"ping", "-c3", "-W2", interval}, flags...), to.String())...)
 		twice := strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates")
 		if err == nil && strings.Contains(out, " 3 received") && !twice {

@@ -306,6 +306,14 @@ func (c cluster) awaitMetric(t *testing.T, node, name string, want float64) {
 	})
 }
 
+// datapathFollows waits until the datapath of each node has followed the tables, as they are now.
+func (c cluster) datapathFollows(t *testing.T) {
+	t.Helper()
+	for _, node := range c.Nodes() {
+		c.host(t, node).exec(t, "ovs-appctl revalidator/wait")
+	}
+}
+
 // flows is the dump of br-int's flows without what changes by itself, or with each change of others.
 func (c cluster) flows(t *testing.T, node string) string {
 	t.Helper()
