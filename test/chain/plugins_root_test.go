@@ -92,10 +92,16 @@ func TestRootBandwidth(t *testing.T) {
 		"ingressRate": limit, "ingressBurst": limit / 10, "egressRate": limit, "egressBurst": limit / 10}}
 	podLimited, podFree := asPod(t, limited, r.mustAdd(t, conflist, limited)), asPod(t, free, r.mustAdd(t, conflist, free))
 	must(t, r.check(conflist, limited))
-	in := r.rate(t, free, limited, podLimited)
+	var in float64
+	eventually(t, time.Minute, func() error { // of the second some is lost where the machine stands still
+		if in = r.rate(t, free, limited, podLimited); in < limit/10 {
+			return fmt.Errorf("the pod receives %.1f Mbit/s, and its limit is %.0f", in/1e6, limit/1e6)
+		}
+		return nil
+	})
 	out := r.rate(t, limited, free, podFree)
 	t.Logf("limit %.0f Mbit/s: to the pod %.1f, from it %.1f", limit/1e6, in/1e6, out/1e6)
-	if in > 2*limit || in < limit/10 {
+	if in > 2*limit {
 		t.Errorf("the pod receives %.1f Mbit/s, and its limit is %.0f", in/1e6, limit/1e6)
 	}
 	if out < 2*limit {

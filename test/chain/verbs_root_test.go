@@ -156,7 +156,7 @@ func TestRootADDAtOnceAfterDEL(t *testing.T) {
 		p.ContainerID = fmt.Sprint(id, i/3) // each is tried three times
 		r.mustAdd(t, n, p)
 		must(t, r.check(n, p))
-		r.in(t, p, "ping -c1 -w5 10.77.1.1")
+		r.in(t, p, "ping -c1 -w30 10.77.1.1")
 		r.mustDel(t, n, p)
 	}
 	pod := asPod(t, p, r.mustAdd(t, n, p))
