@@ -23,7 +23,12 @@ type forbidden struct {
 	sending       sync.WaitGroup
 	sent, arrived atomic.Int64
 	last          atomic.Int64 // when one arrived, in ns since 1970
+	since         atomic.Int64 // of those sent, how many were when one arrived
 }
+
+// quiet is how many datagrams are sent in 5 seconds: as long may what forwards them stand still. While this process
+// does, it sends none.
+const quiet = int64(5*time.Second/establishedEvery + 5*time.Second/newEvery)
 
 // StartForbidden starts traffic on all paths.
 func StartForbidden(ways []Way) (*Forbidden, error) {
@@ -97,18 +102,19 @@ func (p *forbidden) count() {
 		}
 		p.arrived.Add(1)
 		p.last.Store(time.Now().UnixNano())
+		p.since.Store(p.sent.Load())
 	}
 }
 
-// Arrive waits until packets have arrived on all paths since now, or, without want, on none for a second. The error
-// names those on which it is not so.
+// Arrive waits until packets have arrived on all paths since now, or, without want, none of the last that were sent, as
+// many as quiet. The error names the paths on which it is not so.
 func (f *Forbidden) Arrive(want bool, within time.Duration) error {
 	begin := time.Now()
 	for {
 		var wrong []error
 		for _, p := range f.paths {
 			last := time.Unix(0, p.last.Load())
-			if want && !last.After(begin) || !want && time.Since(last) < time.Second {
+			if want && !last.After(begin) || !want && p.sent.Load()-p.since.Load() < quiet {
 				wrong = append(wrong, errors.New(p.String()))
 			}
 		}
