@@ -11,7 +11,7 @@ func runLab(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
 	cmd := root()
 	var out bytes.Buffer
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // nil would be those of the test
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

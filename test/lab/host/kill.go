@@ -31,7 +31,8 @@ func (h Host) Runs(pid int) bool {
 	return len(own) > 0 && belongs(filepath.Join("/proc", strconv.Itoa(pid)), own)
 }
 
-// Kill kills every process of the hosts with SIGKILL and waits until they are gone, or ctx ends.
+// Kill kills every process of the hosts with SIGKILL and waits until they are gone, or ctx ends. It looks twice: one
+// that is made while it looks is not on the list, and the one that has made it may have ended before it is looked at.
 func Kill(ctx context.Context, hosts ...Host) error {
 	own := map[id]bool{}
 	for _, h := range hosts {
@@ -42,14 +43,18 @@ func Kill(ctx context.Context, hosts ...Host) error {
 	if len(own) == 0 {
 		return nil
 	}
-	for tries := 1; ; tries++ {
+	for tries, none := 1, 0; ; tries++ {
 		pids, err := processes(own)
 		if err != nil {
 			return err
 		}
 		if len(pids) == 0 {
-			return nil
+			if none++; none == 2 {
+				return nil
+			}
+			continue
 		}
+		none = 0
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("killing process %d of the lab: %w", pid, err)

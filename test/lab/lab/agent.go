@@ -193,7 +193,7 @@ func (l *Lab) WaitReady(ctx context.Context, node string) error {
 
 // readyz requests /readyz on the node, where the agent listens on 127.0.0.1.
 func readyz(ctx context.Context, h host.Host, port int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a busy machine takes seconds
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a busy machine takes seconds
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -40,7 +40,7 @@ func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 	}{
 		"ended": {"echo boom $NODE_NAME $* >&2; exit 78", time.Minute,
 			[]string{"ended, exit code 78", "boom node1 --config /etc/fairlead/agent.conf"}},
-		"never": {"echo waiting; exec sleep 1000", 4 * time.Second,
+		"never": {"echo waiting; exec sleep 1000", 15 * time.Second,
 			[]string{"not ready (pid ", "connection refused", "waiting"}},
 		"unwilling":  {"trap '' TERM; echo waiting; while :; do sleep 1; done", time.Second, []string{"not ready (pid "}},
 		"by signal":  {"kill -9 $$", time.Minute, []string{"ended by signal 9"}},

@@ -20,10 +20,10 @@ func TestRootBridgeMode(t *testing.T) {
 				t.Fatalf("%d targets, want %d", len(targets), want)
 			}
 			for _, to := range targets {
-				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.2", "-w5", to.Addr().String()))
+				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.2", "-w30", to.Addr().String()))
 			}
 			for i, to := range f.NodeAddrs(1) {
-				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.2", "-w5", to.Addr().String()))
+				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.2", "-w30", to.Addr().String()))
 				for _, way := range [][2]string{{underlay.Outside, "node1"}, {"node1", underlay.Outside}, {"node2", "node1"}} {
 					at := to.Addr()
 					if way[1] == underlay.Outside {
@@ -61,8 +61,8 @@ func portsCarryTheirVLANs(t *testing.T, l *Lab, f underlay.IPFamily) {
 			if vlan != 30 {
 				far := f.FarAddrs()[i].Addr()
 				nodeExec(t, l, "node2", "ip", "route", "replace", far.String(), "via", gw.Addr().String(), "dev", leg)
-				nodeExec(t, l, "node2", "ping", "-I", leg, "-c1", "-w5", gw.Addr().String())
-				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.2", "-w5", addr.Addr().String()))
+				nodeExec(t, l, "node2", "ping", "-I", leg, "-c1", "-w30", gw.Addr().String())
+				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.2", "-w30", addr.Addr().String()))
 				continue
 			}
 			// A tag that the port does not carry, with addresses of the untagged network.

@@ -160,7 +160,7 @@ func (l *Lab) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a busy machine takes seconds
 		defer cancel()
 		pod, err := client.CoreV1().Pods(namespace).Get(ctx, short, metav1.GetOptions{})
 		if err != nil {

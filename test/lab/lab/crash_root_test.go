@@ -49,6 +49,6 @@ func TestRootCrash(t *testing.T) {
 		return strings.Contains(nodeExec(t, l, "node1", "ip", "addr", "show", "dev", l.Transport()), "192.168.77.11/24")
 	})
 	for _, to := range l.spec.IPFamily.FarAddrs() {
-		nodeExec(t, l, "node1", "ping", "-c1", "-w5", to.Addr().String())
+		nodeExec(t, l, "node1", "ping", "-c1", "-w30", to.Addr().String())
 	}
 }

@@ -52,7 +52,7 @@ func TestRootReboot(t *testing.T) {
 		t.Errorf("the agent is %s, %v", s, err)
 	}
 	for _, to := range l.spec.IPFamily.FarAddrs() {
-		nodeExec(t, l, "node1", "ping", "-c1", "-w5", to.Addr().String())
+		nodeExec(t, l, "node1", "ping", "-c1", "-w30", to.Addr().String())
 	}
 
 	if err := l.AgentStart(labtest.Within(t, 5*time.Second), "node1"); err != nil {
