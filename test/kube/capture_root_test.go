@@ -40,20 +40,20 @@ func captured(t *testing.T, data []byte) (interfaces []string, count int, echoes
 	r, err := pcapgo.NewNgReader(bytes.NewReader(data), pcapgo.NgReaderOptions{WantMixedLinkType: true})
 	must(t, err)
 	echoes = map[echo]bool{}
-	var last time.Time
+	last := map[string]time.Time{} // by interface: what a busy node says late is behind what others have said
 	for {
 		frame, info, options, err := r.ReadPacketDataWithOptions()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		must(t, err)
-		if info.Timestamp.Before(last) {
-			t.Errorf("a packet of %s comes behind one of %s", info.Timestamp, last)
-		}
-		last = info.Timestamp
-		count++
 		of, err := r.Interface(info.InterfaceIndex)
 		must(t, err)
+		if info.Timestamp.Before(last[of.Name]) {
+			t.Errorf("on %s a packet of %s comes behind one of %s", of.Name, info.Timestamp, last[of.Name])
+		}
+		last[of.Name] = info.Timestamp
+		count++
 		e := echo{on: of.Name, outbound: options.Flags.Direction == pcapgo.NgEpbFlagDirectionOutbound}
 		for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default).Layers() {
 			switch l := l.(type) {

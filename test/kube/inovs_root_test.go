@@ -137,6 +137,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 		}
 		return ""
 	})
+	b.datapathFollows(t, "node1")
 	if err := open(3 * time.Second); err == nil {
 		t.Error("a connection that Open vSwitch had translated goes on with services: host: docs/services.md says that it hangs")
 	}

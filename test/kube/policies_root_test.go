@@ -58,6 +58,7 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	b.says(t, admin, 0, []string{"policies  ok"}, "doctor", "policies")
 	b.seen(t, "c")
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
+	b.datapathFollows(t, "node1") // that nothing has arrived for a moment is no sign of it
 	before := arrived.Load()
 
 	b.restartKnowing(t)
@@ -103,6 +104,13 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	}
 	b.change(t, b.Delete, denyB)
 	arrives(true, "when the policy has gone")
+}
+
+// datapathFollows waits until a node's datapath has followed the tables, as they are now.
+func (b *bed) datapathFollows(t *testing.T, node string) {
+	t.Helper()
+	_, err := b.NodeExec(labtest.Within(t, time.Minute), node, "ovs-appctl", "revalidator/wait")
+	must(t, err)
 }
 
 // change applies or deletes a manifest.
