@@ -327,11 +327,14 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	})
 	b.holdsExactly(t, 40*time.Second, "a")
 	b.remove(t, "thief")
-	lose()
-	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.CHECK, "default/a"); err == nil ||
-		!strings.Contains(out, "the IPAllocation "+rec.IPs[0]+" is gone") {
-		t.Errorf("CHECK of a pod whose allocation is gone: %v %s", err, out)
-	}
+	wait(t, 30*time.Second, func() string { // the agent may have recreated it before CHECK looks
+		lose()
+		out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.CHECK, "default/a")
+		if err == nil || !strings.Contains(out, "the IPAllocation "+rec.IPs[0]+" is gone") {
+			return fmt.Sprintf("CHECK of a pod whose allocation is gone: %v %s", err, out)
+		}
+		return ""
+	})
 	b.killAgent(t)
 	b.holdsExactly(t, 60*time.Second, "a")
 
