@@ -95,7 +95,8 @@ ip netns add a; ip link add v type veth peer name w netns a; ip -n a link show w
 ip netns exec a ip -o link | wc -l
 test -c /dev/net/tun; unshare -Urn true; test $(cut -d. -f1 /proc/uptime) -ge 3600
 sleep 0.1 & nft add table inet x; iptables -t nat -A POSTROUTING -j MASQUERADE
-ls -d /sys/class/net/lo >/dev/null; setsid -f true; sleep 0.3; ! ps -eo stat | grep -q Z; echo good`))
+ls -d /sys/class/net/lo >/dev/null; setsid -f true
+for try in $(seq 100); do ! ps -eo stat | grep -q Z || { sleep 0.2; continue; }; echo good; exit; done; echo zombies`))
 	if err != nil || exit != 0 || !strings.HasSuffix(stdout, "good\n") {
 		t.Errorf("exit %d, error %v, output %q %q", exit, err, stdout, stderr)
 	}
@@ -103,7 +104,7 @@ ls -d /sys/class/net/lo >/dev/null; setsid -f true; sleep 0.3; ! ps -eo stat | g
 
 func TestUMLTimeout(t *testing.T) {
 	c := command("/", "echo begun; sleep 100")
-	c.Timeout = 3 * time.Second
+	c.Timeout = 10 * time.Second // all of it is waited, and a guest stands still for seconds
 	if _, stdout, _, err := output(t, c); !errors.Is(err, ErrTimeout) || stdout != "begun\n" {
 		t.Errorf("error %v, output %q; want a time-out", err, stdout)
 	}
@@ -123,7 +124,7 @@ func TestUMLErrorsSayWhatIsWrong(t *testing.T) {
 		"starting the kernel":                          func(c *Command) { c.Kernel = "/nosuch" },
 		"/nosuch is to be written to":                  func(c *Command) { c.Writable = []string{"/nosuch"} },
 		// sysrq-trigger is not built in. Killing init panics every kernel.
-		"Attempted to kill init": func(c *Command) { c.Argv = []string{"sh", "-c", "kill -SEGV 1; sleep 5"} },
+		"Attempted to kill init": func(c *Command) { c.Argv = []string{"sh", "-c", "kill -SEGV 1; sleep 50"} },
 	} {
 		c := good
 		change(&c)
