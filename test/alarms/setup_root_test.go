@@ -108,7 +108,7 @@ func (c *cluster) get(ctx context.Context, node, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 			err = h.Do(func() error { conn, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
 			return conn, err

@@ -54,7 +54,7 @@ const (
 	// that wait. Later requests are sent once, and limit only bounds the latency: a lost answer never comes, and on a
 	// busy machine an ovs-vswitchd in User-Mode Linux stalls for seconds.
 	askAgain  = 500 * time.Millisecond
-	patience  = 16
+	patience  = 60
 	questions = 3
 	limit     = 30 * time.Second
 	// impatience is the number of tries where no answer is expected.

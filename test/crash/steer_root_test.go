@@ -259,7 +259,7 @@ const newNeighbour = "192.168.77.2"
 func (c cluster) newFlow(t *testing.T) {
 	t.Helper()
 	c.exec(t, "ip", "neigh", "flush", "to", newNeighbour)
-	c.exec(t, "sh", "-c", "ping -c1 -W5 "+newNeighbour+" || ping -c1 -W5 "+newNeighbour) // the lab's switch may lose one
+	c.exec(t, "ping", "-c1", "-w50", newNeighbour) // until the first answer: the lab's switch may lose one
 }
 
 // hostUnmoved calls do under streams between host and router, and under TCP connections. It does so again if packets
