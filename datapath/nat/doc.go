@@ -24,5 +24,8 @@
 // packet meets half of it. Both back ends of iptables work, legacy and nft. With
 // nft nothing is read again before some rule of the namespace has changed.
 //
+// Connections of pods that have begun while the rules were not there would stay
+// as they are: conntrack forgets them when the rules are back, and at the start.
+//
 // All functions act on the network namespace of the calling thread.
 package nat

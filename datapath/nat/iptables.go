@@ -49,6 +49,8 @@ type Tables struct {
 	// absent are chains that were not wanted and are not there: only we would make them.
 	absent map[absentChain]bool
 	found  look
+	// applied is what the rules were made to say last.
+	applied *Desired
 }
 
 type absentChain struct{ program, table, name string }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -96,6 +97,8 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 		return nil, nil
 	}
 	t.found = look{}
+	first := t.applied == nil // the agent may have been killed, or away, when rules were lost
+	lost := !first && reflect.DeepEqual(*t.applied, d)
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
 		for _, c := range d.chains(f) {
@@ -105,8 +108,14 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 				errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
 				break
 			}
+			if c.table == "nat" && (first || lost && len(did) > 0) {
+				if change := d.forget(f); change != "" {
+					changes = append(changes, change)
+				}
+			}
 		}
 	}
+	t.applied = &d
 	if known && len(changes)+len(errs) == 0 {
 		t.found = look{true, was, d}
 	}
