@@ -10,6 +10,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BUILD := go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 DEADCODE := golang.org/x/tools/cmd/deadcode@v0.49.0
+TRIVY := github.com/aquasecurity/trivy/cmd/trivy@v0.74.0
 FUZZTIME ?= 10s
 TESTS ?= ./...
 
@@ -35,7 +36,7 @@ IMAGE ?= fairlead/fairlead:dev
 SIGN_KEY ?=
 
 .PHONY: help manifests build image release \
-	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-upgrade e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-upgrade e2e-kernel test-unit lint scan soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -146,6 +147,11 @@ lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 	@set -o pipefail; dead=$$(GOGC=400 go run $(DEADCODE) -test ./... && \
 		GOGC=400 go run $(DEADCODE) ./cmd/... | sed -E '\:^datapath/uplink/next.go.* Steps$$:d') || exit 1; \
 		[ -z "$$dead" ] || { echo "nothing reaches these: $$dead" >&2; exit 1; }
+
+# Trivy is built with it, for minutes, the first time.
+scan: ## Trivy's checks of build/manifests: each that is not met has its reason in build/trivyignore.yaml
+	GOEXPERIMENT=jsonv2 go run -ldflags=-s $(TRIVY) config --skip-check-update --exit-code 1 \
+		--ignorefile build/trivyignore.yaml build/manifests
 
 # Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for, and what is the datapath's on the kernel's
 # as well. A seed that fails goes to testdata/seeds.
