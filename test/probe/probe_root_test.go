@@ -10,14 +10,20 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// On loopback nothing is lost; without an echo every datagram is, and is counted.
-func TestRootStream(t *testing.T) {
+// loopback is this network namespace, with an address in which nothing is lost.
+func loopback(t *testing.T) (ns.NetNS, netip.Addr) {
+	t.Helper()
 	here, err := ns.GetCurrentNS()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer here.Close()
-	lo := netip.MustParseAddr("127.0.0.1")
+	t.Cleanup(func() { here.Close() })
+	return here, netip.MustParseAddr("127.0.0.1")
+}
+
+// On loopback nothing is lost; without an echo every datagram is, and is counted.
+func TestRootStream(t *testing.T) {
+	here, lo := loopback(t)
 	port, stop, err := Echo(here, lo)
 	if err != nil {
 		t.Fatal(err)
@@ -66,13 +72,8 @@ func (s *Stream) await(t *testing.T, sent int) {
 }
 
 // A process that was away and has much to catch up with sends no burst.
-func TestCatchUp(t *testing.T) {
-	here, err := ns.GetCurrentNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer here.Close()
-	lo := netip.MustParseAddr("127.0.0.1")
+func TestRootCatchUp(t *testing.T) {
+	here, lo := loopback(t)
 	port, stop, err := Echo(here, lo)
 	if err != nil {
 		t.Fatal(err)
@@ -96,13 +97,9 @@ func TestCatchUp(t *testing.T) {
 
 // A process that was away for the time in which answers come late finds them all, however many there are.
 func TestRootAnswersToALateProcess(t *testing.T) {
-	here, err := ns.GetCurrentNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer here.Close()
-	lo := netip.MustParseAddr("127.0.0.1")
+	here, lo := loopback(t)
 	s := newStream(here, lo, netip.AddrPort{}, time.Millisecond)
+	var err error
 	if s.conn, err = s.socket(); err != nil {
 		t.Fatal(err)
 	}
