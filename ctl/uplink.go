@@ -71,8 +71,9 @@ func preflightCommand(conn *connection, node *localNode) *cobra.Command {
 	var everywhere bool
 	c := onNode("preflight", "Shows what attaching the NIC would do, or why it is not possible",
 		`preflight checks whether the NIC can be attached safely, and changes nothing. The NIC is that
-of --nic, else transportInterface of the config file, else the one that is attached, else
-the one that the agent, which has to run, takes for traffic to other nodes.
+of --nic, else the one that transportInterface of the config file names, else the one that is
+attached, else the one that the agent, which has to run, has found: by a pattern in
+transportInterface, by transportInterfaceCIDRs or by the Node's address.
 
 With --all-nodes it runs from anywhere and without root, and asks every node about its NIC, by
 this command in the Pods of the agents, as kubectl exec does it. So your kubeconfig needs that

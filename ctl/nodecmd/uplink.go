@@ -155,8 +155,9 @@ flows it has, and an agent that finds ovs-vswitchd dead for some seconds does th
 func (f *uplinkFlags) preflight() *cobra.Command {
 	c := f.sub("preflight", "Shows what attach would do, or why it is not possible",
 		`Checks whether the NIC can be attached safely, and changes nothing. The NIC is that of --nic, which may
-be a pattern such as 'en*', else transportInterface of the config file, else the one that is attached,
-else the one that the agent, which has to run, takes for traffic to other nodes. Exit code 3: it cannot.`,
+be a pattern such as 'en*', else the one that transportInterface of the config file names, else the one
+that is attached, else the one that the agent, which has to run, has found: by a pattern in
+transportInterface, by transportInterfaceCIDRs or by the Node's address. Exit code 3: it cannot.`,
 		func(ctx context.Context, out io.Writer) error {
 			cfg, err := f.load()
 			if err != nil {
