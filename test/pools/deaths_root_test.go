@@ -122,15 +122,7 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 		}
 		b.afterBegin(t, "kx", sandbox.Terminating, time.Duration(i)*10*time.Millisecond)
 		b.killNow(t, atKill, "DEL")
-		b.remove(t)
-		wait(t, 60*time.Second, func() string {
-			for _, p := range pods {
-				if rec := b.record(t, p); rec.ContainerID != "" {
-					return fmt.Sprintf("%s: %s %s", p, rec.State, rec.LastError)
-				}
-			}
-			return ""
-		})
+		b.gone(t, 60*time.Second, pods...)
 		b.holdsExactly(t, 60*time.Second, "near", "far")
 	}
 	t.Logf("when the agent was killed, of two pods: %v", atKill)

@@ -260,10 +260,19 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 		}
 		must(t, b.client.CoreV1().Pods(namespace).Delete(labtest.Within(t, 20*time.Second), name, metav1.DeleteOptions{}))
 	}
-	wait(t, 30*time.Second, func() string {
-		for _, p := range pods {
-			if rec := b.record(t, p); rec.ContainerID != "" {
-				return fmt.Sprintf("%s still has a sandbox: %s %s", p, rec.State, rec.LastError)
+	b.gone(t, 30*time.Second, pods...)
+}
+
+// gone waits until pods have neither a sandbox nor an object. An object that is terminating would take an apply of the
+// same name for itself, and be deleted after it.
+func (b *bed) gone(t *testing.T, limit time.Duration, pods ...string) {
+	t.Helper()
+	wait(t, limit, func() string {
+		all, err := b.PodStates()
+		must(t, err)
+		for _, s := range all {
+			if slices.Contains(pods, s.Pod) || slices.Contains(pods, strings.TrimPrefix(s.Pod, "default/")) {
+				return fmt.Sprintf("%s is still there: %s %s", s.Pod, s.State, s.LastError)
 			}
 		}
 		return ""
