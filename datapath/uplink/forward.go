@@ -174,7 +174,7 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 	}
 	// What can't be moved now is tried again, and told, by the next step.
 	_ = hoststate.MoveRoutes(moves)
-	return nil
+	return u.journal.DB.Retranslate(ctx, u.journal.Bridge, u.journal.NIC.Name)
 }
 
 func (u *Uplink) waitTaken(ctx context.Context) error {

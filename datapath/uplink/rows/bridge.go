@@ -229,7 +229,7 @@ func onRoot(s State, mutations ...ovsdb.Mutation) ovsdb.Operation {
 	return ovsop.Mutate(database, s.root, append(mutations, ovsop.RaiseNextCfg())...)
 }
 
-// AddNIC makes the NIC a port of the bridge.
+// AddNIC makes the NIC a port of the bridge, and Retranslate follows.
 func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 	s, err := db.Read(ctx, b, nic)
 	if err != nil || s.NIC {
@@ -241,10 +241,29 @@ func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 	if !s.Present {
 		return fmt.Errorf("there is no bridge %s", b.Name)
 	}
-	ops := append(addPort(nic, ovsdb.Row{}),
-		ovsop.Mutate("Bridge", s.bridge, ovsop.Add("ports", ovsop.Refs(portRef(nic)))), onRoot(s))
+	port := addPort(nic, ovsdb.Row{})
+	port[1].Row["protected"] = true // until Retranslate; a bridge's only protected port is like any other
+	ops := append(port, ovsop.Mutate("Bridge", s.bridge, ovsop.Add("ports", ovsop.Refs(portRef(nic)))), onRoot(s))
 	if _, err := db.transact(ctx, ops...); err != nil {
 		return fmt.Errorf("adding %s to bridge %s: %w", nic, b.Name, err)
+	}
+	return nil
+}
+
+// Retranslate has ovs-vswitchd check all megaflows once it knows the NIC's port. Between the kernel's attach and that
+// it drops each flow that arrives ("received packet on unassociated datapath port" in its log), and a megaflow for that
+// may outlive the check which the new port causes: until the next one, half a second later. A Port that is no longer
+// protected causes a check, and changes nothing else.
+func (db DB) Retranslate(ctx context.Context, b Bridge, nic string) error {
+	if err := db.WaitTaken(ctx); err != nil {
+		return err
+	}
+	s, err := db.Read(ctx, b, nic)
+	if err != nil || !s.NIC || !s.Ours {
+		return err
+	}
+	if _, err := db.transact(ctx, ovsop.Update("Port", ovsop.ByUUID(s.nicPort), plainColumns()), onRoot(s)); err != nil {
+		return fmt.Errorf("changing port %s: %w", nic, err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -99,6 +100,7 @@ func TestRowsAreMended(t *testing.T) {
 	db := Find(o.Dir)
 	must(t, db.Ensure(ctx, bridge(), "p0"))
 	must(t, db.AddNIC(ctx, bridge(), "p0"))
+	must(t, db.Retranslate(ctx, bridge(), "p0"))
 	for _, change := range []string{
 		"set-fail-mode br-uplink secure", "set-controller br-uplink tcp:127.0.0.1:1", "del-port up1",
 		"set Interface up1 options:peer=x", "set Interface up1 type=internal", "remove Bridge br-uplink other_config forward-bpdu",
@@ -150,6 +152,30 @@ func TestWaitTaken(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, db.WaitTaken(late))
+}
+
+// What ovs-vswitchd has dropped before it knew the NIC's port passes at once, and not with its next regular check.
+func TestRetranslate(t *testing.T) {
+	ctx := t.Context()
+	o := ovstest.Start(t, ovstest.Options{})
+	o.Ctl("set", "Open_vSwitch", ".", "other_config:max-revalidator=600000")
+	db := Find(o.Dir)
+	must(t, db.Ensure(ctx, bridge(), "p0"))
+	must(t, db.AddNIC(ctx, bridge(), "p0"))
+	must(t, db.WaitTaken(ctx))
+	// The check that the port has caused is over.
+	o.Appctl("revalidator/wait")
+	o.Appctl("dpctl/add-flow", "in_port(1),packet_type(ns=0,id=0),eth(),eth_type(0x88cc)", "7")
+	flows := func() bool { return strings.Contains(o.Appctl("dpctl/dump-flows"), "eth_type(0x88cc)") }
+	time.Sleep(time.Second)
+	if !flows() {
+		t.Fatal("a wrong megaflow goes by itself: this test can't fail")
+	}
+	must(t, db.Retranslate(ctx, bridge(), "p0"))
+	nstest.Wait(t, time.Minute, "the wrong megaflow is gone", func() bool { return !flows() })
+	if s := read(t, db); !s.NIC || !s.Complete {
+		t.Errorf("after Retranslate: %+v", s)
+	}
 }
 
 // A server that hangs is told from one that is gone, in time, and its file is left alone.
