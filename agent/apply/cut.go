@@ -76,15 +76,16 @@ func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
 		return err
 	}
 	for i, c := range forbidden {
-		if !c.HasPorts() {
-			continue
-		}
-		if err := f.sw.Flush(ctx, p.zone, c.Protocol, c.From, c.To); err != nil {
-			return err
+		from, to := c.From.Addr().String(), c.To.Addr().String()
+		if c.HasPorts() {
+			if err := f.sw.Flush(ctx, p.zone, c.Protocol, c.From, c.To); err != nil {
+				return err
+			}
+			from, to = c.From.String(), c.To.String()
 		}
 		if i < loggedOfPart {
-			f.log.Info("ended a connection that policies forbid", "protocol", policy.Protocol(c.Protocol).String(),
-				"from", c.From.String(), "to", c.To.String())
+			f.log.Info("ended a connection that policies forbid", "protocol", protocol(policy.Protocol(c.Protocol)),
+				"from", from, "to", to)
 		}
 	}
 	if more := len(forbidden) - loggedOfPart; more > 0 {

@@ -100,10 +100,16 @@ func newOpenNode(t *testing.T) (n *node, open func() bool) {
 // connect has the second pod begin a connection to the first.
 func (n *node) connect(port int) {
 	n.t.Helper()
+	n.sends(17, fmt.Sprintf("udp(src=%d,dst=9)", port))
+}
+
+// sends has the second pod send a packet to the first.
+func (n *node) sends(protocol int, header string) {
+	n.t.Helper()
 	from := n.pods[1]
 	n.Appctl("netdev-dummy/receive", from.HostIf, fmt.Sprintf("in_port(2),eth(src=%s,dst=%s),eth_type(0x0800),"+
-		"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=9)", from.MAC,
-		api.MAC{2, 0, 0, 0, 0, 0x99}, port))
+		"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=%d,tos=0,ttl=64,frag=no),%s", from.MAC,
+		api.MAC{2, 0, 0, 0, 0, 0x99}, protocol, header))
 }
 
 // follow is SyncPolicies.
@@ -212,10 +218,15 @@ func TestSwitchThatIsLostDuringALook(t *testing.T) {
 // Ended connections are told one by one, and of many the rest by their number.
 func TestEndedConnectionsAreTold(t *testing.T) {
 	for _, c := range []struct {
-		connections, one int
-		more             string
-	}{{1, 1, ""}, {loggedOfPart + 3, loggedOfPart, `"count"=3`}} {
+		connections int
+		pings       bool
+		one         int
+		more        string
+	}{{1, false, 1, ""}, {1, true, 2, ""}, {loggedOfPart + 3, false, loggedOfPart, `"count"=3`}} {
 		n, open := newOpenNode(t)
+		if c.pings {
+			n.sends(1, "icmp(type=8,code=0)")
+		}
 		for i := 1; i < c.connections; i++ {
 			n.connect(40000 + i)
 		}
@@ -230,6 +241,9 @@ func TestEndedConnectionsAreTold(t *testing.T) {
 		if one := strings.Count(all, "ended a connection"); one != c.one || len(told)-one != strings.Count(all, "count") ||
 			strings.Contains(all, "count") != (c.more != "") || !strings.Contains(all, c.more) {
 			t.Errorf("of %d connections told are\n%s\nwant %d, and %q", c.connections, all, c.one, c.more)
+		}
+		if ping := `"protocol"="ICMP" "from"="10.77.1.6" "to"="10.77.1.5"`; strings.Contains(all, ping) != c.pings {
+			t.Errorf("pings: %t, told are\n%s", c.pings, all)
 		}
 	}
 }
