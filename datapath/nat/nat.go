@@ -101,25 +101,38 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 	lost := !first && reflect.DeepEqual(*t.applied, d)
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
-		for _, c := range d.chains(f) {
-			did, err := t.apply(ctx, f, c)
-			changes = append(changes, did...)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
-				break
-			}
-			if c.table == "nat" && (first || lost && len(did) > 0) {
-				if change := d.forget(f); change != "" {
-					changes = append(changes, change)
-				}
-			}
+		did, err := t.applyFamily(ctx, f, d, func(did []string) bool { return first || lost && len(did) > 0 })
+		changes = append(changes, did...)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
 		}
 	}
-	t.applied = &d
+	if !first || len(errs) == 0 { // a start that has failed is yet to come
+		t.applied = &d
+	}
 	if known && len(changes)+len(errs) == 0 {
 		t.found = look{true, was, d}
 	}
 	return changes, errors.Join(errs...)
+}
+
+// applyFamily makes the rules of a family, and has conntrack forget what began without those of table nat if began,
+// which is given what was changed of these, says so.
+func (t *Tables) applyFamily(ctx context.Context, f family, d Desired, began func([]string) bool) ([]string, error) {
+	var changes []string
+	for _, c := range d.chains(f) {
+		did, err := t.apply(ctx, f, c)
+		changes = append(changes, did...)
+		if err != nil {
+			return changes, err
+		}
+		if c.table == "nat" && began(did) {
+			if change := d.forget(f); change != "" {
+				changes = append(changes, change)
+			}
+		}
+	}
+	return changes, nil
 }
 
 func (d Desired) validate() error {
