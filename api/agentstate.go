@@ -40,6 +40,8 @@ type AgentState struct {
 type AgentPeer struct {
 	Node    string     `json:"node"`
 	Address netip.Addr `json:"address"`
+	// Routed are those of its podCIDRs to which packets go without a tunnel.
+	Routed []netip.Prefix `json:"routed,omitempty"`
 }
 
 // AgentReach is which pods' paths to other nodes work.

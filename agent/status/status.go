@@ -129,6 +129,9 @@ func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	for _, p := range s.Peers {
 		peer := api.AgentPeer{Node: p.Name, Address: p.Tunnel}
 		for _, c := range p.PodCIDRs {
+			if c.Path != desired.PathTunnel {
+				peer.Routed = append(peer.Routed, c.Prefix)
+			}
 			if c.Via.IsValid() {
 				peer.Address = c.Via
 			}

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -10,13 +11,16 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/diagnose/firewall"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// firewall checks whether rules of nftables drop the tunnel's packets. The agent's own ACCEPT is in iptables, and ends
-// one base chain there: firewalld and others have their own.
+// firewall checks whether rules of nftables drop the tunnel's packets, or those that pods of this node and of others
+// exchange without one. The agent's own ACCEPT is in iptables, and ends one base chain there: firewalld and others have
+// their own.
 func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("this needs root (sudo)")
@@ -25,8 +29,11 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Overhead == 0 || n.Config.OVSDatapathType == api.DatapathNetdev {
-		return nil, nil // no tunnel, or one that does not meet the host's netfilter
+	// The userspace datapath's tunnel does not meet the host's netfilter.
+	tunnelled := s.Overhead != 0 && n.Config.OVSDatapathType != api.DatapathNetdev
+	routed := slices.ContainsFunc(s.Peers, func(p api.AgentPeer) bool { return len(p.Routed) > 0 })
+	if !tunnelled && !routed {
+		return nil, nil
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil, nil // whoever made such rules had the program
@@ -36,47 +43,94 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 		return nil, err
 	}
 	tunnel := nat.TunnelOf(n.Config.TunnelType, n.Config.TunnelPort)
-	var drops []tunnelDrop
+	var ofTunnel, ofPods drops
 	for _, p := range s.Peers {
-		in, out, ok := firewall.TunnelPackets(tunnel, s.Transport, p.Address)
-		if !ok {
-			continue
+		if tunnelled {
+			if in, out, ok := firewall.TunnelPackets(tunnel, s.Transport, p.Address); ok {
+				ofTunnel.look(rules, p, in, out)
+			}
 		}
-		for _, packet := range []firewall.Packet{in, out} {
-			by, dropped := rules.Dropped(packet)
-			i := slices.IndexFunc(drops, func(d tunnelDrop) bool { return d.by == by })
-			switch {
-			case dropped && i < 0:
-				drops = append(drops, tunnelDrop{by, packet, []string{p.Node}})
-			case dropped && !slices.Contains(drops[i].nodes, p.Node):
-				drops[i].nodes = append(drops[i].nodes, p.Node)
+		for _, there := range p.Routed {
+			if in, out, ok := routedPackets(n.Config.HostGateway, s, there); ok {
+				ofPods.look(rules, p, in, out)
 			}
 		}
 	}
-	return findings(s, tunnel, drops), nil
+	return slices.Concat(ofTunnel.ofTunnel(s, tunnel), ofPods.ofPods(s)), nil
 }
 
-// tunnelDrop is what drops the tunnel's packets from or to these nodes. packet is one of them.
-type tunnelDrop struct {
+// routedPackets are those with which agents probe a podCIDR to which this node routes; false: there are none, or they
+// pass another interface.
+func routedPackets(gateway string, s api.AgentState, there netip.Prefix) (in, out firewall.Packet, ok bool) {
+	i := slices.IndexFunc(s.PodCIDRs, func(own netip.Prefix) bool { return own.Addr().Is4() == there.Addr().Is4() })
+	if i < 0 {
+		return in, out, false
+	}
+	here, end := reach.End(s.PodCIDRs[i]), reach.End(there)
+	if !here.IsValid() || !end.IsValid() || !firewall.Leaves(end.Addr(), s.Transport) {
+		return in, out, false
+	}
+	in, out = firewall.RoutedPackets(gateway, s.Transport, here.Addr(), end.Addr(), reach.Port)
+	return in, out, true
+}
+
+// drops are what drops packets from or to other nodes.
+type drops []drop
+
+// drop is what drops packets from or to these nodes. packet is one of them.
+type drop struct {
 	by     firewall.Drop
 	packet firewall.Packet
+	in     bool // they come to this node
 	nodes  []string
+	routed []netip.Prefix // of these nodes
 }
 
-func findings(s api.AgentState, tunnel nat.Tunnel, drops []tunnelDrop) (found []report.Finding) {
-	what := map[bool]string{true: "GRE", false: fmt.Sprintf("%s port %d", tunnel.Protocol, tunnel.Port)}[tunnel.Port == 0]
-	for _, d := range drops {
-		way := "from"
-		if d.packet.Out != "" {
-			way = "to"
+// look adds what drops the packets, which come from a node or go to it.
+func (all *drops) look(rules firewall.Ruleset, peer api.AgentPeer, in, out firewall.Packet) {
+	for _, packet := range []firewall.Packet{in, out} {
+		by, dropped := rules.Dropped(packet)
+		if !dropped {
+			continue
 		}
-		found = append(found, report.Finding{Check: CheckFirewall, Kind: "tunnel-dropped", Severity: report.Failing, About: d.nodes,
-			Cause: fmt.Sprintf("a firewall of this node drops the tunnel's packets (%s) %s %s: no pod here reaches pods there, "+
-				"nor is reached from there", what, way, nodesInWords(d.nodes)),
-			Evidence: []string{fmt.Sprintf("%s; nft -a list chain %s %s %s", d.by, d.by.Family, d.by.Table, d.by.Chain)},
-			Remedies: []report.Remedy{openFirewall(s.Transport, tunnel, d)}})
+		comes, is4 := packet == in, packet.Dst.Is4()
+		i := slices.IndexFunc(*all, func(d drop) bool { return d.by == by && d.in == comes && d.packet.Dst.Is4() == is4 })
+		if i < 0 {
+			i = len(*all)
+			*all = append(*all, drop{by: by, packet: packet, in: comes})
+		}
+		if d := &(*all)[i]; !slices.Contains(d.nodes, peer.Node) {
+			d.nodes = append(d.nodes, peer.Node)
+			d.routed = append(d.routed, peer.Routed...)
+		}
+	}
+}
+
+func (all drops) ofTunnel(s api.AgentState, tunnel nat.Tunnel) (found []report.Finding) {
+	what := map[bool]string{true: "GRE", false: fmt.Sprintf("%s port %d", tunnel.Protocol, tunnel.Port)}[tunnel.Port == 0]
+	for _, d := range all {
+		way := map[bool]string{true: "from", false: "to"}[d.in]
+		found = append(found, d.finding("tunnel-dropped", fmt.Sprintf("a firewall of this node drops the tunnel's packets (%s) %s %s: "+
+			"no pod here reaches pods there, nor is reached from there", what, way, nodesInWords(d.nodes)), d.openTunnel(s.Transport, tunnel)))
 	}
 	return found
+}
+
+func (all drops) ofPods(s api.AgentState) (found []report.Finding) {
+	for _, d := range all {
+		cause := "a firewall of this node drops packets from pods on %s to pods here, at least those of new connections of UDP"
+		if !d.in {
+			cause = "a firewall of this node drops packets from pods here to pods on %s, at least those of new connections of UDP"
+		}
+		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, nodesInWords(d.nodes)), d.openRouted(s)))
+	}
+	return found
+}
+
+func (d drop) finding(kind, cause string, remedy report.Remedy) report.Finding {
+	return report.Finding{Check: CheckFirewall, Kind: kind, Severity: report.Failing, About: d.nodes, Cause: cause,
+		Evidence: []string{fmt.Sprintf("%s; nft -a list chain %s %s %s", d.by, d.by.Family, d.by.Table, d.by.Chain)},
+		Remedies: []report.Remedy{remedy}}
 }
 
 // nodesInWords names up to three nodes.
@@ -90,22 +144,67 @@ func nodesInWords(nodes []string) string {
 	return "the nodes " + strings.Join(nodes, ", ")
 }
 
-// openFirewall has what dropped the packets accept them.
-func openFirewall(transport string, tunnel nat.Tunnel, d tunnelDrop) report.Remedy {
+// openTunnel has what dropped the tunnel's packets accept them.
+func (d drop) openTunnel(transport string, tunnel nat.Tunnel) report.Remedy {
 	option, match := "--add-protocol=gre", "meta l4proto gre"
 	if tunnel.Port != 0 {
 		option = fmt.Sprintf("--add-port=%d/%s", tunnel.Port, tunnel.Protocol)
 		match = fmt.Sprintf("%s dport %d", tunnel.Protocol, tunnel.Port)
 	}
-	if d.by.Table == "firewalld" && d.packet.In != "" {
+	if d.by.Table == firewalld && d.in {
 		return report.Remedy{Text: "Open the port in firewalld, on every node", Commands: []string{
 			"firewall-cmd --permanent --zone=$(firewall-cmd --get-zone-of-interface=" + transport + ") " + option,
 			"firewall-cmd --reload"}}
 	}
 	iface := "iifname"
-	if d.packet.Out != "" {
+	if !d.in {
 		iface = "oifname"
 	}
+	return d.insert(fmt.Sprintf("%s %q %s", iface, transport, match))
+}
+
+// openRouted has what dropped packets between pods accept them.
+func (d drop) openRouted(s api.AgentState) report.Remedy {
+	of := func(all []netip.Prefix) (text []string) {
+		for _, p := range route.Aggregate(all) {
+			if p.Addr().Is4() == d.packet.Dst.Is4() {
+				text = append(text, p.String())
+			}
+		}
+		return text
+	}
+	from, to := of(d.routed), of(s.PodCIDRs)
+	if !d.in {
+		from, to = to, from
+	}
+	if d.by.Table == firewalld {
+		remedy := report.Remedy{Text: "Trust these pods in firewalld, on every node"}
+		for _, p := range from {
+			remedy.Commands = append(remedy.Commands, "firewall-cmd --permanent --zone=trusted --add-source="+p)
+		}
+		remedy.Commands = append(remedy.Commands, "firewall-cmd --reload")
+		return remedy
+	}
+	ip := "ip"
+	if d.packet.Dst.Is6() {
+		ip = "ip6"
+	}
+	return d.insert(fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", ip, setOf(from), setOf(to)))
+}
+
+// setOf is one value or several in the syntax of nft(8), as a word of a shell.
+func setOf(values []string) string {
+	if len(values) == 1 {
+		return values[0]
+	}
+	return "'{ " + strings.Join(values, ", ") + " }'"
+}
+
+// firewalld is the name of its table.
+const firewalld = "firewalld"
+
+// insert has the chain accept what a rule matches.
+func (d drop) insert(match string) report.Remedy {
 	return report.Remedy{Text: "Accept them before that rule, and in the file from which the rules are loaded", Commands: []string{
-		fmt.Sprintf("nft insert rule %s %s %s %s %q %s accept", d.by.Family, d.by.Table, d.by.Chain, iface, transport, match)}}
+		fmt.Sprintf("nft insert rule %s %s %s %s accept", d.by.Family, d.by.Table, d.by.Chain, match)}}
 }

@@ -36,7 +36,10 @@ const (
 // Dropped returns what certainly drops the packet; false: nothing does, or it cannot be told.
 func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 	hooks := []string{"prerouting", "input"}
-	if p.Out != "" {
+	switch {
+	case p.forwarded():
+		hooks = []string{"prerouting", "forward"} // what postrouting does depends on translations before
+	case p.Out != "":
 		hooks = []string{"output", "postrouting"}
 	}
 	families := []string{"inet", p.family("ip", "ip6")}
@@ -46,7 +49,7 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 				continue // address translation is for connections that are tracked
 			}
 			// A packet that one base chain accepts goes on to the next: each is asked.
-			if f, by := r.in(p, chainID{c.Family, c.Table, c.Name}, 0); f == dropped {
+			if f, by := r.in(passing{p, hook}, chainID{c.Family, c.Table, c.Name}, 0); f == dropped {
 				return by, true
 			} else if (f == goesOn || f == returns) && c.Policy == "drop" {
 				return Drop{c.Family, c.Table, c.Name, 0}, true
@@ -60,7 +63,7 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 const deepest = 20
 
 // in follows the packet through a chain.
-func (r Ruleset) in(p Packet, id chainID, depth int) (fate, Drop) {
+func (r Ruleset) in(p passing, id chainID, depth int) (fate, Drop) {
 	if depth > deepest {
 		return undecided, Drop{}
 	}
@@ -78,7 +81,7 @@ func (r Ruleset) in(p Packet, id chainID, depth int) (fate, Drop) {
 }
 
 // under is what a rule does with the packet, and whether it certainly applies.
-func (r Ruleset) under(p Packet, of rule, depth int) (f fate, by Drop, certain bool) {
+func (r Ruleset) under(p passing, of rule, depth int) (f fate, by Drop, certain bool) {
 	certain = true
 	for _, e := range of.Expr {
 		for kind, body := range e {
@@ -104,7 +107,7 @@ func (r Ruleset) under(p Packet, of rule, depth int) (f fate, by Drop, certain b
 }
 
 // verdict is what a statement decides; false: it is none that is known.
-func (r Ruleset) verdict(p Packet, of rule, kind string, body any, depth int) (fate, Drop, bool) {
+func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (fate, Drop, bool) {
 	here := Drop{of.Family, of.Table, of.Chain, of.Handle}
 	switch kind {
 	case "accept":
@@ -136,7 +139,7 @@ func (r Ruleset) verdict(p Packet, of rule, kind string, body any, depth int) (f
 }
 
 // mapped is the verdict that a map has for the packet.
-func (r Ruleset) mapped(p Packet, of rule, body any, depth int) (fate, Drop, bool) {
+func (r Ruleset) mapped(p passing, of rule, body any, depth int) (fate, Drop, bool) {
 	fields, _ := body.(map[string]any)
 	key, _ := fields["key"].(map[string]any)
 	data, _ := fields["data"].(map[string]any)

@@ -18,26 +18,38 @@ import (
 // random writes rulesets. Unless unsure, what it writes can all be told, so each answer has to be the kernel's.
 type random struct {
 	*rand.Rand
-	hook   string
-	unsure bool // there are conditions that cannot be told
+	hooks     []string // that the packets meet
+	forwarded bool     // they do not end here
+	hook      string
+	unsure    bool // there are conditions that cannot be told
 }
 
 func (r random) one(of ...string) string { return of[r.IntN(len(of))] }
 
 // condition is met by the packet of the test about as often as not.
 func (r random) condition() string {
-	ifname := map[string]string{"input": "iifname", "prerouting": "iifname", "output": "oifname", "postrouting": "oifname"}[r.hook]
+	ifname := map[string]string{"input": "iifname", "prerouting": "iifname", "output": "oifname", "postrouting": "oifname",
+		"forward": r.one("iifname", "oifname")}[r.hook]
 	if r.unsure && r.IntN(3) == 0 {
 		return r.one("meta mark 0", "meta mark 7", "limit rate over 1/second", "limit rate 1000/second", "meta length > 20", "meta pkttype host")
 	}
-	return r.one("udp dport 6081", "udp dport != 6081", "udp dport { 53, 6000-6090 }", "udp dport @ports", "th dport 6081",
+	conditions := []string{"udp dport 6081", "udp dport != 6081", "udp dport { 53, 6000-6090 }", "udp dport @ports", "th dport 6081",
 		"tcp dport 6081", "tcp dport != 22", "meta l4proto udp", "meta l4proto { tcp, gre }", "meta l4proto != udp", "ip protocol udp",
-		ifname+" \"eth0\"", ifname+" != \"eth0\"", ifname+" \"e*\"", ifname+" { \"lo\", \"eth0\" }", ifname+" \"lo\"",
+		ifname + " \"eth0\"", ifname + " != \"eth0\"", ifname + " \"e*\"", ifname + " { \"lo\", \"eth0\" }", ifname + " \"lo\"",
 		"ip saddr 192.0.2.0/24", "ip saddr != 192.0.2.0/24", "ip saddr @hosts", "ip daddr 192.0.2.1-192.0.2.9", "ip daddr { 10.0.0.0/8, 192.0.2.66 }",
-		"ip6 saddr fd00::/64", "meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip",
-		"ct state untracked", "ct state { established, related }", "ct state new,untracked", "ct state invalid", "ct state != new",
-		"ct status dnat", "fib daddr type local", "fib saddr type local")
+		"ip6 saddr fd00::/64", "meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip", "fib daddr type local", "fib saddr type local"}
+	if r.tracked() {
+		conditions = append(conditions, "ct state untracked", "ct state { established, related }", "ct state new,untracked",
+			"ct state invalid", "ct state != new")
+	}
+	if !r.forwarded {
+		conditions = append(conditions, "ct status dnat")
+	}
+	return r.one(conditions...)
 }
+
+// tracked reports whether it can be told what conntrack says of the packets.
+func (r random) tracked() bool { return !r.forwarded || r.hook == "forward" }
 
 func (r random) rule(chains int) string {
 	rule := ""
@@ -47,9 +59,11 @@ func (r random) rule(chains int) string {
 	if r.IntN(4) == 0 {
 		rule += "counter "
 	}
-	verdicts := []string{"accept", "drop", "return", "continue", "ct state vmap { untracked : accept, invalid : drop }",
-		"udp dport vmap { 6081 : drop, 53 : accept }"}
-	if r.hook == "input" || r.hook == "output" {
+	verdicts := []string{"accept", "drop", "return", "continue", "udp dport vmap { 6081 : drop, 53 : accept }"}
+	if r.tracked() {
+		verdicts = append(verdicts, "ct state vmap { untracked : accept, invalid : drop }", "ct state vmap { new : drop, invalid : accept }")
+	}
+	if r.hook == "input" || r.hook == "output" || r.hook == "forward" {
 		verdicts = append(verdicts, "reject")
 	}
 	for i := range chains { // one chain jumps to those before it alone
@@ -62,7 +76,7 @@ func (r random) rule(chains int) string {
 func (r random) table(n int) string {
 	t := fmt.Sprintf("table %s t%d {\nset ports { type inet_service; flags interval; elements = { 22, 6080-6090 }; }\n"+
 		"set hosts { type ipv4_addr; flags interval; elements = { 192.0.2.2, 198.51.100.0/24 }; }\n", r.one("inet", "ip"), n)
-	r.hook = r.one("prerouting", "input", "output", "postrouting")
+	r.hook = r.one(r.hooks...)
 	chains := r.IntN(3)
 	for i := range chains {
 		t += fmt.Sprintf("chain c%d {\n%s\n%s\n}\n", i, r.rule(i), r.rule(i))
@@ -85,29 +99,65 @@ chain OUTPUT { type filter hook output priority -300; udp dport 6081 notrack; }
 func TestRootDropped(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
 	nstest.Need(t)
-	node, peer := nstest.New(t), nstest.New(t)
+	node, peer, local, remote := neighbours(t)
+	in := Packet{In: "eth0", Src: remote, Dst: local, Protocol: "udp", Port: 6081}
+	out := Packet{Out: "eth0", Src: local, Dst: remote, Protocol: "udp", Port: 6081}
+	r := random{hooks: []string{"prerouting", "input", "output", "postrouting"}}
+	paths := map[Packet]func(bool) bool{in: path(t, peer, node, local), out: path(t, node, peer, remote)}
+	r.compare(t, node, untrack, paths)
+}
+
+// The same of packets of a pod, in each direction, which the node forwards.
+func TestRootForwardedDropped(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
+	nstest.Need(t)
+	node, peer, local, remote := neighbours(t)
+	pod := nstest.New(t)
+	nstest.Veth(node, "gw0", pod, "eth0")
+	node.IP("addr add 10.0.0.1/24 dev gw0")
+	pod.IP("addr add 10.0.0.2/24 dev eth0")
+	pod.IP("route add default via 10.0.0.1")
+	peer.IP("route add 10.0.0.0/24 via " + local.String())
+	node.Exec("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+	pod.IP("neigh replace 10.0.0.1 lladdr " + macOf(node, "gw0") + " nud permanent dev eth0")
+	node.IP("neigh replace 10.0.0.2 lladdr " + macOf(pod, "eth0") + " nud permanent dev gw0")
+	own := netip.MustParseAddr("10.0.0.2")
+	in := Packet{In: "eth0", Out: "gw0", Src: remote, Dst: own, Protocol: "udp", Port: 6081}
+	out := Packet{In: "gw0", Out: "eth0", Src: own, Dst: remote, Protocol: "udp", Port: 6081}
+	r := random{hooks: []string{"prerouting", "forward"}, forwarded: true}
+	paths := map[Packet]func(bool) bool{in: path(t, peer, pod, own), out: path(t, pod, peer, remote)}
+	r.compare(t, node, "", paths)
+}
+
+// neighbours are a node and another, which know each other.
+func neighbours(t *testing.T) (node, peer *nstest.NS, local, remote netip.Addr) {
+	t.Helper()
+	node, peer = nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "eth0", peer, "eth0")
 	node.IP("addr add 192.0.2.1/24 dev eth0")
 	peer.IP("addr add 192.0.2.2/24 dev eth0")
-	local, remote := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	local, remote = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for _, ns := range []*nstest.NS{node, peer} {
-		ns.IP("neigh replace " + remote.String() + " lladdr " + macOf(peer) + " nud permanent dev eth0")
-		ns.IP("neigh replace " + local.String() + " lladdr " + macOf(node) + " nud permanent dev eth0")
+		ns.IP("neigh replace " + remote.String() + " lladdr " + macOf(peer, "eth0") + " nud permanent dev eth0")
+		ns.IP("neigh replace " + local.String() + " lladdr " + macOf(node, "eth0") + " nud permanent dev eth0")
 	}
-	in := Packet{In: "eth0", Src: remote, Dst: local, Protocol: "udp", Port: 6081}
-	out := Packet{Out: "eth0", Src: local, Dst: remote, Protocol: "udp", Port: 6081}
-	arrives, leaves := path(t, peer, node, local), path(t, node, peer, remote)
+	return node, peer, local, remote
+}
+
+// compare has the node have random rulesets, each behind always, and compares the answers with what comes.
+func (r random) compare(t *testing.T, node *nstest.NS, always string, paths map[Packet]func(bool) bool) {
+	t.Helper()
 	seed, rulesets := uint64(time.Now().UnixNano()), 150
 	if os.Getenv("FAIRLEAD_TEST_LONG") != "" {
 		rulesets = 5000
 	}
 	t.Log("seed", seed)
-	r := random{Rand: rand.New(rand.NewPCG(seed, 0))}
+	r.Rand = rand.New(rand.NewPCG(seed, 0))
 	drops := 0
 	file := filepath.Join(t.TempDir(), "rules")
 	for tried := 0; tried < rulesets; {
 		r.unsure = tried%3 == 0
-		text := "flush ruleset\n" + untrack
+		text := "flush ruleset\n" + always
 		for n := range 1 + r.IntN(2) {
 			text += r.table(n)
 		}
@@ -120,7 +170,7 @@ func TestRootDropped(t *testing.T) {
 		tried++
 		var rules Ruleset
 		node.Must(func() (err error) { rules, err = Read(t.Context()); return err })
-		for p, came := range map[Packet]func(bool) bool{in: arrives, out: leaves} {
+		for p, came := range paths {
 			by, dropped := rules.Dropped(p)
 			if dropped {
 				drops++
@@ -139,11 +189,11 @@ func TestRootDropped(t *testing.T) {
 	}
 }
 
-func macOf(n *nstest.NS) (mac string) {
+func macOf(n *nstest.NS, ifName string) (mac string) {
 	n.Must(func() error {
-		eth0, err := net.InterfaceByName("eth0")
+		l, err := net.InterfaceByName(ifName)
 		if err == nil {
-			mac = eth0.HardwareAddr.String()
+			mac = l.HardwareAddr.String()
 		}
 		return err
 	})

@@ -6,14 +6,23 @@ import (
 	"strings"
 )
 
-// Packet is one that conntrack does not track, on its way into this host or out of it.
+// Packet is one on its way into this host or out of it, which conntrack does not track, or through it, the first of a
+// connection.
 type Packet struct {
-	// In is the interface that it comes in by, Out the one that it leaves by; one of them is empty.
+	// In is the interface that it comes in by, Out the one that it leaves by; one that is not forwarded has one of them.
 	In, Out  string
 	Src, Dst netip.Addr
 	// Protocol is "udp", "tcp" or "gre", Port the destination port of the first two.
 	Protocol string
 	Port     int
+}
+
+func (p Packet) forwarded() bool { return p.In != "" && p.Out != "" }
+
+// passing is a packet at a hook of the kernel's.
+type passing struct {
+	Packet
+	hook string
 }
 
 // answer is whether a condition holds.
@@ -33,7 +42,7 @@ func answerOf(is bool) answer {
 }
 
 // holds says whether the packet meets a condition, of a rule of the family and table.
-func (r Ruleset) holds(p Packet, in rule, match map[string]any) answer {
+func (r Ruleset) holds(p passing, in rule, match map[string]any) answer {
 	left, _ := match["left"].(map[string]any)
 	have, has := p.value(left)
 	switch {
@@ -54,7 +63,7 @@ func (r Ruleset) holds(p Packet, in rule, match map[string]any) answer {
 
 // value is what the packet has where an expression looks, in the words of libnftables-json(5): a text, a number or an
 // address. Some have a name and a number.
-func (p Packet) value(left map[string]any) (have []any, has answer) {
+func (p passing) value(left map[string]any) (have []any, has answer) {
 	for kind, of := range left {
 		field, _ := of.(map[string]any)
 		switch kind {
@@ -63,10 +72,7 @@ func (p Packet) value(left map[string]any) (have []any, has answer) {
 		case "payload":
 			return p.payload(field["protocol"], field["field"])
 		case "ct":
-			if field["key"] == "state" {
-				return []any{"untracked"}, yes
-			}
-			return nil, no // there is no entry to look at
+			return p.ct(field["key"])
 		case "fib":
 			return p.fib(field)
 		}
@@ -74,12 +80,24 @@ func (p Packet) value(left map[string]any) (have []any, has answer) {
 	return nil, unknown
 }
 
-func (p Packet) meta(key any) ([]any, answer) {
+func (p passing) ct(key any) ([]any, answer) {
+	switch {
+	case !p.forwarded() && key == "state":
+		return []any{"untracked"}, yes
+	case !p.forwarded():
+		return nil, no // there is no entry to look at
+	case key == "state" && p.hook == "forward":
+		return []any{"new"}, yes
+	}
+	return nil, unknown // conntrack comes to it before or after
+}
+
+func (p passing) meta(key any) ([]any, answer) {
 	switch key {
 	case "iifname", "iif":
 		return []any{p.In}, answerOf(p.In != "")
 	case "oifname", "oif":
-		return []any{p.Out}, answerOf(p.Out != "")
+		return []any{p.Out}, answerOf(p.Out != "" && p.hook != "prerouting")
 	case "l4proto":
 		return p.protocol(), yes
 	case "nfproto":
@@ -122,13 +140,13 @@ func (p Packet) network(protocol, field any) ([]any, answer) {
 }
 
 // fib is the kind of an address to the routing.
-func (p Packet) fib(field map[string]any) ([]any, answer) {
+func (p passing) fib(field map[string]any) ([]any, answer) {
 	flags, _ := field["flags"].([]any)
 	if field["result"] != "type" || len(flags) != 1 {
 		return nil, unknown
 	}
 	switch own, other := []any{"local"}, []any{"unicast"}; {
-	case flags[0] == "daddr" && p.In != "", flags[0] == "saddr" && p.Out != "":
+	case !p.forwarded() && (flags[0] == "daddr" && p.In != "" || flags[0] == "saddr" && p.Out != ""):
 		return own, yes
 	case flags[0] == "daddr", flags[0] == "saddr":
 		return other, yes

@@ -3,6 +3,8 @@ package suite
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +85,9 @@ func TestRootModes(t *testing.T) {
 			}
 			check("TTL", func(t *testing.T) { ttlsOfMode(t, c, m) })
 			check("lies", func(t *testing.T) { liesBetweenNodes(t, c) })
+			if m.near == desired.PathDirect {
+				check("firewall", func(t *testing.T) { doctorOpensRouted(t, c) })
+			}
 			t.Run("peers that change", func(t *testing.T) {
 				ovstest.UserspaceOnly(t, "the flows of a peer are the same on both")
 				peersChange(t, c, m)
@@ -113,6 +118,40 @@ func allReachAllInSubnets(t *testing.T, c cluster) {
 		}
 		noReach(t, a, unusedOf(c.family.PodCIDRs(2)[i]))
 		noReach(t, a, unusedOf(c.family.PodCIDRs(3)[i]))
+	}
+}
+
+// doctorOpensRouted checks that doctor finds what drops packets between pods without a tunnel, one way each, and that
+// the command which it prints opens it.
+func doctorOpensRouted(t *testing.T, c cluster) {
+	node, a, near := c.host(t, "node1"), c.pod(t, "a"), c.pod(t, "d")
+	doctor := func() (string, error) { return node.run(filepath.Join(binDir, "fairleadctl"), "doctor", "firewall") }
+	if out, err := doctor(); err != nil {
+		t.Errorf("nothing is dropped, and doctor says %v\n%s", err, out)
+	}
+	for i, ip := range a.ips {
+		for _, rule := range []string{"saddr", "daddr"} {
+			node.exec(t, "nft add table inet theirs")
+			node.exec(t, "nft add chain inet theirs through { type filter hook forward priority 10; }")
+			node.exec(t, fmt.Sprintf("nft add rule inet theirs through %s %s %s drop",
+				map[bool]string{true: "ip", false: "ip6"}[ip.Is4()], rule, c.family.PodCIDRs(1)[i]))
+			noReach(t, a, near.ips[i])
+			out, err := doctor()
+			want := map[string]string{"saddr": "from pods here to pods on", "daddr": "to pods here"}[rule]
+			if err == nil || !strings.Contains(out, want) || !strings.Contains(out, "node3") || !strings.Contains(out, "chain through") {
+				t.Errorf("doctor says %v\n%s", err, out)
+			}
+			for _, command := range regexp.MustCompile(`nft insert rule .*`).FindAllString(out, -1) {
+				if out, err := node.run("sh", "-c", command); err != nil {
+					t.Errorf("the remedy %q: %v %s", command, err, out)
+				}
+			}
+			reach(t, a, near.ips[i])
+			if out, err := doctor(); err != nil {
+				t.Errorf("behind the remedy doctor says %v\n%s", err, out)
+			}
+			node.exec(t, "nft delete table inet theirs")
+		}
 	}
 }
 

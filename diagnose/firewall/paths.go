@@ -1,0 +1,42 @@
+package firewall
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+)
+
+// TunnelPackets are the tunnel's packets from a node and to it, which pass the transport interface; false: there is no
+// route to the node.
+func TunnelPackets(tunnel nat.Tunnel, transport string, peer netip.Addr) (in, out Packet, ok bool) {
+	routes, err := netlink.RouteGet(peer.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return Packet{}, Packet{}, false
+	}
+	local, _ := netip.AddrFromSlice(routes[0].Src)
+	packet := Packet{Protocol: tunnel.Protocol, Port: tunnel.Port}
+	in, out = packet, packet
+	in.In, in.Src, in.Dst = transport, peer, local.Unmap()
+	out.Out, out.Src, out.Dst = transport, local.Unmap(), peer
+	return in, out, true
+}
+
+// Leaves reports whether this host sends packets to an address by that interface.
+func Leaves(to netip.Addr, ifName string) bool {
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return false
+	}
+	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	return err == nil && l.Attrs().Name == ifName
+}
+
+// RoutedPackets are the first packets of connections from a pod elsewhere to one here and back, of UDP, which this host
+// forwards between the gateway of its pods and the transport interface.
+func RoutedPackets(gateway, transport string, here, elsewhere netip.Addr, port int) (in, out Packet) {
+	in = Packet{In: transport, Out: gateway, Src: elsewhere, Dst: here, Protocol: "udp", Port: port}
+	out = Packet{In: gateway, Out: transport, Src: here, Dst: elsewhere, Protocol: "udp", Port: port}
+	return in, out
+}
