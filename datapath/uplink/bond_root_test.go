@@ -108,7 +108,7 @@ func (f *fixture) podReached() {
 func (f *fixture) failsOver(s stacked) {
 	f.t.Helper()
 	for i := range 2 {
-		reports := f.measure(f.between(), func() {
+		reports, _ := f.measure(f.between(), func() {
 			f.outside.IP(fmt.Sprintf("link set o%d down", i))
 			f.usesMember(i, false)
 			f.reached()

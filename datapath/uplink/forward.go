@@ -174,7 +174,10 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 	}
 	// What can't be moved now is tried again, and told, by the next step.
 	_ = hoststate.MoveRoutes(moves)
-	return u.journal.DB.Retranslate(ctx, u.journal.Bridge, u.journal.NIC.Name)
+	if err := u.journal.DB.Retranslate(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
+		return err
+	}
+	return u.journal.DB.WaitTaken(ctx)
 }
 
 func (u *Uplink) waitTaken(ctx context.Context) error {

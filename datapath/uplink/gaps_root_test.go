@@ -65,12 +65,20 @@ func (f *fixture) elsewhere() []path {
 	return []path{{hosts[0], hosts[1], one, two}, {hosts[1], hosts[0], two, one}}
 }
 
-// move is what happens to the NIC. It may cost so many packets in a row of a stream.
+// move is what happens to the NIC. It may cost so many packets of a stream while it lasts, and none after it.
 type move struct {
 	name    string
 	do      func()
 	allowed int
 	seen    probe.Rounds
+}
+
+// lost are the most packets that a stream has lost, and whether one was lost after that time.
+func lost(reports []probe.Report, end time.Time) (most int, after bool) {
+	for _, r := range reports {
+		most, after = max(most, r.Lost), after || r.LastLost.After(end)
+	}
+	return most, after
 }
 
 func (f *fixture) gaps(mode string, rounds int, controls []path) {
@@ -82,7 +90,8 @@ func (f *fixture) gaps(mode string, rounds int, controls []path) {
 			}
 		}}}
 	if f.mode == api.UplinkBridge && f.datapath == ovstest.System {
-		moves[1].allowed = 25 // 50 ms; docs/uplink.md says 32 at most
+		// What comes between the kernel's attach and ovs-vswitchd's: 0.2 s of work of this one processor would be too much.
+		moves[1].allowed = 100
 	}
 	for range rounds {
 		for try := 1; f.round(moves, try, controls) && !f.t.Failed(); try++ {
@@ -102,27 +111,23 @@ func (f *fixture) round(moves []*move, try int, controls []path) (again bool) {
 	f.t.Helper()
 	between := f.between()
 	for _, m := range moves {
-		reports := f.measure(slices.Concat(between, controls), m.do)
+		reports, end := f.measure(slices.Concat(between, controls), m.do)
 		m.seen.Add(reports[:len(between)])
-		lost := func(reports []probe.Report) (most int) {
-			for _, r := range reports {
-				most = max(most, r.Lost)
-			}
-			return most
+		host, after := lost(reports[:len(between)], end)
+		control, _ := lost(reports[len(between):], end)
+		f.t.Logf("%s, mode %s: try %d: lost %d of %d, after it: %t; without the event, in %d streams: %d", m.name, f.mode, try,
+			host, reports[0].Sent, after, len(controls), control)
+		bad := host > m.allowed || after
+		if bad && (!probe.Excused(reports[:len(between)], reports[len(between):]) || try == tries) {
+			f.t.Errorf("%s: lost %d packets, %d may be, and none after it: %v", m.name, host, m.allowed, reports)
 		}
-		host, control := lost(reports[:len(between)]), lost(reports[len(between):])
-		f.t.Logf("%s, mode %s: try %d: lost %d of %d; without the event, in %d streams: %d", m.name, f.mode, try,
-			host, reports[0].Sent, len(controls), control)
-		if host > m.allowed && (!probe.Excused(reports[:len(between)], reports[len(between):]) || try == tries) {
-			f.t.Errorf("%s: lost %d packets, %d may be: %v", m.name, host, m.allowed, reports)
-		}
-		again = again || host > m.allowed
+		again = again || bad
 	}
 	return again
 }
 
-// measure sends every 2 ms on all paths while do runs.
-func (f *fixture) measure(paths []path, do func()) (reports []probe.Report) {
+// measure sends every 2 ms on all paths while do runs, and until half a second after its end.
+func (f *fixture) measure(paths []path, do func()) (reports []probe.Report, end time.Time) {
 	f.t.Helper()
 	var streams []*probe.Stream
 	for _, p := range paths {
@@ -141,6 +146,7 @@ func (f *fixture) measure(paths []path, do func()) (reports []probe.Report) {
 	}
 	time.Sleep(200 * time.Millisecond) // of the streams, before
 	do()
+	end = time.Now()
 	time.Sleep(500 * time.Millisecond) // and after
 	reports = make([]probe.Report, len(streams))
 	var stops sync.WaitGroup
@@ -148,7 +154,7 @@ func (f *fixture) measure(paths []path, do func()) (reports []probe.Report) {
 		stops.Go(func() { reports[i] = s.Stop() })
 	}
 	stops.Wait()
-	return reports
+	return reports, end
 }
 
 func (f *fixture) netnsOf(n *nstest.NS) ns.NetNS {
