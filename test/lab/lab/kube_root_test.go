@@ -231,6 +231,13 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 		if got := problem(t, l, part); !strings.Contains(got, "does not run") {
 			t.Errorf("%s was killed, and: %q", part, got)
 		}
+		if part == controlplane.APIServer {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if err := l.WaitPods(ctx); err == nil || !strings.Contains(err.Error(), "listing the Pods") {
+				t.Errorf("without an API server the Pods count as settled: %v", err)
+			}
+			cancel()
+		}
 		if err := p.Start(labtest.Within(t, time.Minute), part, nil); err != nil {
 			t.Fatal(err)
 		}

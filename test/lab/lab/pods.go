@@ -70,7 +70,7 @@ func (l *Lab) change(files []File, kube func(string, []byte) ([]manifest.Change,
 }
 
 // WaitPods waits until every Pod runs that can (it is on a node of the lab), and every sandbox of a deleted Pod is
-// removed. The error names what is missing.
+// removed, by the Pods that the API server then has. The error names what is missing.
 func (l *Lab) WaitPods(ctx context.Context) error {
 	for {
 		left, err := l.unsettled()
@@ -86,11 +86,14 @@ func (l *Lab) WaitPods(ctx context.Context) error {
 }
 
 func (l *Lab) unsettled() ([]string, error) {
-	pods, err := l.PodStates()
+	pods, unread, err := l.podStates()
 	if err != nil {
 		return nil, err
 	}
 	var left []string
+	if unread != nil { // the records alone do not say which Pods are to come, nor which to go
+		left = append(left, unread.Error())
+	}
 	for _, p := range pods {
 		if !p.Settled {
 			left = append(left, strings.TrimSpace(fmt.Sprintf("%s is %s %s", p.Pod, p.State, p.LastError)))
@@ -115,21 +118,27 @@ type PodState struct {
 // Pending is the state of a Pod without a sandbox so far.
 const Pending sandbox.State = "Pending"
 
-// PodStates lists all pods, by name.
+// PodStates lists all pods, by name. While the API server is unreachable, which NodeStates and Plane report, the
+// existing sandboxes represent their Pods.
 func (l *Lab) PodStates() ([]PodState, error) {
+	pods, _, err := l.podStates()
+	return pods, err
+}
+
+// podStates also returns why the Pods could not be read, and sandboxes represent them.
+func (l *Lab) podStates() (out []PodState, unread, err error) {
 	records, err := l.Records().List()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	pods, err := l.podObjects(records)
+	pods, unread, err := l.podObjects(records)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	byName := map[string]*corev1.Pod{}
 	for _, p := range pods {
 		byName[p.Namespace+"/"+p.Name] = p
 	}
-	var out []PodState
 	for _, r := range records {
 		out = append(out, l.recordState(r, byName[r.Pod()]))
 		delete(byName, r.Pod())
@@ -138,7 +147,7 @@ func (l *Lab) PodStates() ([]PodState, error) {
 		out = append(out, l.pendingState(pod, m))
 	}
 	slices.SortFunc(out, func(a, b PodState) int { return strings.Compare(a.Pod, b.Pod) })
-	return out, nil
+	return out, unread, nil
 }
 
 func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
@@ -164,26 +173,26 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 	return s
 }
 
-// podObjects are the Pods of the cluster. While the API server is unreachable, which NodeStates and Plane report, the
-// existing sandboxes represent their Pods.
-func (l *Lab) podObjects(records []*sandbox.Record) ([]*corev1.Pod, error) {
+// podObjects are the Pods of the cluster, or, if they could not be read, what their records say of them, and why.
+func (l *Lab) podObjects(records []*sandbox.Record) (pods []*corev1.Pod, unread, err error) {
 	if l.spec.Cluster != Kube {
-		return l.Manifests().Pods()
+		pods, err = l.Manifests().Pods()
+		return pods, nil, err
 	}
 	k, err := l.kubelet(logr.Discard())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	pods, err := k.List(context.Background())
-	if err == nil {
-		return pods, nil
+	pods, unread = k.List(context.Background())
+	if unread == nil {
+		return pods, nil, nil
 	}
 	for _, r := range records {
 		pods = append(pods, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: types.UID(r.UID)},
 			Spec:       corev1.PodSpec{NodeName: r.Node}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
 	}
-	return pods, nil
+	return pods, unread, nil
 }
 
 func (l *Lab) pendingState(name string, pod *corev1.Pod) PodState {
