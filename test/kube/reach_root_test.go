@@ -75,9 +75,14 @@ func TestRootServices(t *testing.T) {
 	a := b.pod(t, "a")
 	for _, vip := range vips {
 		for from, do := range map[string]func(func() error) error{"pod a": a.do, "node1": node.Do} {
-			wait(t, 30*time.Second, func() string { // until kube-proxy has it
-				if _, err := call(do, vip); err != nil {
+			seen := map[string]bool{}
+			wait(t, 30*time.Second, func() string { // until kube-proxy has it, with both: the second may come later
+				who, err := call(do, vip)
+				if err != nil {
 					return err.Error()
+				}
+				if seen[who] = true; len(seen) < len(hits) {
+					return fmt.Sprintf("%s to %s: only these answer: %v", from, vip, seen)
 				}
 				return ""
 			})
