@@ -97,6 +97,27 @@ func (u *uninstalling) has(name string) bool {
 	return err == nil
 }
 
+// started is how an uninstallation ends that has started the pods which restore nodes, where there are none yet.
+const started = "0 of 0 nodes are not restored"
+
+// stops runs the command, with that limit, until it ends with such an error. A machine that stands still may get less
+// far within the limit; the command may be run again at any time.
+func (u *uninstalling) stops(limit, why string) (out string) {
+	u.t.Helper()
+	u.until(func() string {
+		var code int
+		if out, code = u.run("uninstall", "--yes", "--wait", limit); code != cli.ExitError {
+			u.t.Fatalf("exit code %d:\n%s", code, out)
+		}
+		if !strings.Contains(out, why) {
+			return why + " is not in\n" + out
+		}
+		return ""
+	})
+	u.t.Log("\n" + out)
+	return out
+}
+
 // held reports whether the DaemonSet that does the work has no pods yet.
 func held(set *appsv1.DaemonSet) bool {
 	return set.Spec.Template.Spec.NodeSelector["fairlead.dev/when-agents-are-gone"] != ""
@@ -125,9 +146,8 @@ func TestKubeUninstall(t *testing.T) {
 	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
 
 	// An agent does not end: nothing else is started.
-	out, code = u.run("uninstall", "--yes", "--wait", "3s")
-	if code != cli.ExitError || !strings.Contains(out, "to terminate (agent-1)") || !strings.Contains(out, "Run the command again") {
-		t.Errorf("an agent is there: exit code %d\n%s", code, out)
+	if out = u.stops("3s", "to terminate (agent-1)"); !strings.Contains(out, "Run the command again") {
+		t.Errorf("an agent is there:\n%s", out)
 	}
 	if !held(u.work()) {
 		t.Error("nodes are restored while agents run")
@@ -146,10 +166,8 @@ func TestKubeUninstall(t *testing.T) {
 	u.status(2)
 	u.pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
 	u.pod("u-2", "n2", "fairlead-uninstall", ended(1, "br-uplink is still there"))
-	out, code = u.run("uninstall", "--yes", "--wait", "4s")
-	t.Log("\n" + out)
-	if code != cli.ExitError || !strings.Contains(out, "n1: restored") || !strings.Contains(out, "1 of 2 nodes are not restored (n2: br-uplink is still there)") {
-		t.Errorf("a node is not done: exit code %d\n%s", code, out)
+	if out = u.stops("4s", "1 of 2 nodes are not restored (n2: br-uplink is still there)"); !strings.Contains(out, "n1: restored") {
+		t.Errorf("a node is done:\n%s", out)
 	}
 	spec := u.work().Spec.Template.Spec
 	if held(u.work()) || spec.InitContainers[0].Command[1] != "uninstall" ||
@@ -161,7 +179,7 @@ func TestKubeUninstall(t *testing.T) {
 	u.end("u-2")
 	u.pod("u-3", "n2", "fairlead-uninstall", ended(0, ""))
 	go func() {
-		for range 100 {
+		for range 300 {
 			if _, err := u.sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{}); apierrors.IsNotFound(err) {
 				break
 			}
@@ -185,7 +203,7 @@ func TestKubeUninstall(t *testing.T) {
 func TestKubeUninstallOfThen(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
-	u.run("uninstall", "--yes", "--wait", "2s") // no agent runs: the work is started
+	u.stops("2s", started) // no agent runs
 	u.pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
 	u.pod("u-2", "n2", "fairlead-uninstall", ended(0, ""))
 	u.status(2)
@@ -196,10 +214,8 @@ func TestKubeUninstallOfThen(t *testing.T) {
 	u.install()
 
 	// The agents are not touched as long as pods of then are there.
-	out, code := u.run("uninstall", "--yes", "--wait", "3s")
-	t.Log("\n" + out)
-	if code != cli.ExitError || !strings.Contains(out, "to terminate (u-1, u-2)") || !u.has("fairlead-agent") {
-		t.Errorf("pods of then run: exit code %d\n%s", code, out)
+	if u.stops("3s", "to terminate (u-1, u-2)"); !u.has("fairlead-agent") {
+		t.Error("pods of then run, and the agents are deleted")
 	}
 
 	// n1 ends its own. n2 is dead, and kubelet cannot end the other.
@@ -207,11 +223,8 @@ func TestKubeUninstallOfThen(t *testing.T) {
 	u.must(u.pods.Delete(t.Context(), "u-2", metav1.DeleteOptions{}))
 	u.must(u.client.Kubernetes.CoreV1().Nodes().Delete(t.Context(), "n2", metav1.DeleteOptions{}))
 	u.node("n2", corev1.ConditionUnknown)
-	out, code = u.run("uninstall", "--yes", "--wait", "3s")
-	t.Log("\n" + out)
-	if code != cli.ExitError || strings.Contains(out, "restored\n") ||
-		!strings.Contains(out, "1 of 1 nodes are not restored (n2: the node does not answer") {
-		t.Errorf("pods of then count as restored nodes: exit code %d\n%s", code, out)
+	if out := u.stops("3s", "1 of 1 nodes are not restored (n2: the node does not answer"); strings.Contains(out, "restored\n") {
+		t.Errorf("pods of then count as restored nodes:\n%s", out)
 	}
 	if set := u.work(); set.UID == then.UID || held(set) || u.has("fairlead-agent") {
 		t.Errorf("the DaemonSet is that of then: %v, held: %v, agents are there: %v", set.UID == then.UID, held(set), u.has("fairlead-agent"))
@@ -244,11 +257,11 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 	}
 	withdraw("none has begun", false)
 	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
-	u.run("uninstall", "--yes", "--wait", "2s")
+	u.stops("2s", "to terminate (agent-1)")
 	u.install()
 	withdraw("it has no pods yet", false)
 	u.end("agent-1")
-	u.run("uninstall", "--yes", "--wait", "2s")
+	u.stops("2s", started)
 	withdraw("it goes on", false)
 	if held(u.work()) {
 		t.Error("it has not begun")
@@ -260,7 +273,7 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 	}
 
 	// The controller does so by itself.
-	u.run("uninstall", "--yes", "--wait", "2s")
+	u.stops("2s", started)
 	u.install()
 	u.startController(api.NodeIPAM{})
 	u.until(func() string {
