@@ -42,7 +42,25 @@ func agentClient(t *testing.T) (*apitest.Server, *Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for start := time.Now(); !mayList(t, c); time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the agent's account may not list Nodes")
+		}
+	}
 	return s, c, kubeconfig
+}
+
+// mayList reports whether the API server lets the client list Nodes: it learns of a role by a watch, and so a moment
+// after it was written.
+func mayList(t *testing.T, c *Client) bool {
+	t.Helper()
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}}}
+	r, err := c.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status.Allowed
 }
 
 func writeToken(t *testing.T, s *apitest.Server, kubeconfig string) {
