@@ -79,14 +79,27 @@ func (c *fixture) reader() string {
 	token, err := c.client.Kubernetes.CoreV1().ServiceAccounts("default").CreateToken(c.t.Context(), "reader",
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	c.must(err)
-	c.until(func() string { // the API server learns of a role by a watch
+	may := func(verb, resource string) bool {
+		resource, sub, _ := strings.Cut(resource, "/")
 		spec := authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:default:reader",
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}}
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Subresource: sub}}
 		r, err := c.client.Kubernetes.AuthorizationV1().SubjectAccessReviews().Create(c.t.Context(),
 			&authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		c.must(err)
-		if !r.Status.Allowed {
+		return r.Status.Allowed
+	}
+	// The API server learns of a role by a watch: of this one, and that it is not what another test has made of it.
+	c.until(func() string {
+		if !may("list", "nodes") {
 			return "the reader may not list Nodes"
+		}
+		for _, verb := range []string{"get", "create"} {
+			if may(verb, "pods/exec") {
+				return "the reader may run commands in Pods"
+			}
+		}
+		if may("get", "configmaps") {
+			return "the reader may read ConfigMaps"
 		}
 		return ""
 	})
