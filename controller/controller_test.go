@@ -91,12 +91,13 @@ func TestTwoOnOneNode(t *testing.T) {
 	}
 }
 
-// short are intervals for fast tests.
+// short are intervals for fast tests. The Lease is as long as the product's: a leader that a busy machine keeps from
+// renewing it for a second would lose it.
 func short() api.ControllerIntervals {
 	return api.ControllerIntervals{Pass: 20 * time.Millisecond, PassAtLeast: 100 * time.Millisecond,
 		Sets: 5 * time.Millisecond, SetsAtLeast: 100 * time.Millisecond, Keepers: 100 * time.Millisecond,
 		OtherAllocator: 100 * time.Millisecond, Services: time.Minute, Port: 20 * time.Millisecond,
-		LeaseDuration: 2 * time.Second, LeaseRenew: time.Second, LeaseRetry: 50 * time.Millisecond}
+		LeaseDuration: 15 * time.Second, LeaseRenew: 10 * time.Second, LeaseRetry: 50 * time.Millisecond}
 }
 
 // await retries for a while.

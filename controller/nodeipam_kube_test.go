@@ -595,6 +595,7 @@ func TestKubeLeaderIsSucceeded(t *testing.T) {
 // A leader that loses the Lease says no more how the cluster is: it would not know for long.
 func TestKubeLostLease(t *testing.T) {
 	c := newCluster(t)
+	c.lease = 2 * time.Second
 	url, stop := c.stoppable(ipam("10.79.0.0/24"))
 	defer stop()
 	c.node("n1")

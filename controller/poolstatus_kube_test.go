@@ -54,6 +54,8 @@ type cluster struct {
 	token string // the controller's
 	s     *apitest.Server
 	url   string // where the controller serves
+	// lease is how long the Lease of its controllers is; 0: that of short.
+	lease time.Duration
 }
 
 func newCluster(t testing.TB) *cluster {
@@ -80,7 +82,11 @@ func newCluster(t testing.TB) *cluster {
 
 // options are those of a controller with short intervals that serves nothing.
 func (c *cluster) options(client dynamic.Interface) Options {
-	return Options{Client: client, Intervals: short(), Log: logr.Discard()}
+	every := short()
+	if c.lease > 0 {
+		every.LeaseDuration, every.LeaseRenew = c.lease, c.lease/2
+	}
+	return Options{Client: client, Intervals: every, Log: logr.Discard()}
 }
 
 func (c *cluster) client(token string) dynamic.Interface {
@@ -247,7 +253,7 @@ func TestKubePools(t *testing.T) {
 		name string
 		run  func(*testing.T, *cluster)
 	}{{"status", checkStatus}, {"conditions", checkConditions}, {"deleted", checkDeleted}, {"seldom written", checkSeldom}} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url}) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url, 0}) })
 	}
 }
 

@@ -32,7 +32,7 @@ func TestKubeReclaim(t *testing.T) {
 		{"static pod", staticPod}, {"many", manyLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			one := &cluster{t, c.admin, c.token, c.s, ""}
+			one := &cluster{t, c.admin, c.token, c.s, "", 0}
 			t.Cleanup(func() { one.empty(t) })
 			one.node("anchor") // a cluster without Nodes is a special case
 			test.run(one, one.stepper())

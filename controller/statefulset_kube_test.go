@@ -139,7 +139,7 @@ func TestKubeStatefulSets(t *testing.T) {
 	}{{"block", checkBlock}, {"live", checkLivePods}, {"deleted", checkSetDeleted}, {"made again", checkMadeAgain},
 		{"adopted", checkAdopted}, {"small", checkSmallPool}, {"families", checkFamilies}, {"named", checkNamed},
 		{"agent first", checkAgentFirst}, {"wrong", checkWrongAnnotations}, {"pool deleted", checkPoolDeleted}} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url}) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url, 0}) })
 	}
 }
 
