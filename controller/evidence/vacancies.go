@@ -97,7 +97,7 @@ func (l *look) vacant(there reclaim.ClusterNode, pods []reclaim.Pod, podCIDRs []
 		}
 		since, vacant := before[p]
 		if !vacant {
-			since = l.at
+			since = time.Now() // not since the look began: reading may have taken long
 		}
 		l.since[p] = since
 		if l.at.Sub(since) >= grace {
