@@ -53,12 +53,15 @@ func machineConntrack(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
-// Every Node has one podCIDR of each family, assigned to no other, from the ranges; and the addresses of the node.
+// Every Node has one podCIDR of each family, assigned to no other, from the ranges; and the addresses of the node. A
+// lab does not wait long for podCIDRs: its agents do, and here are none.
 func nodesHavePodCIDRs(t *testing.T, l *Lab) {
-	states, err := l.NodeStates(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var states []NodeState
+	eventually(t, "two podCIDRs of each Node", func() bool {
+		var err error
+		states, err = l.NodeStates(t.Context())
+		return err == nil && !slices.ContainsFunc(states, func(s NodeState) bool { return len(s.PodCIDRs) < 2 })
+	})
 	var seen []string
 	for _, s := range states {
 		if len(s.PodCIDRs) != 2 {
@@ -331,10 +334,10 @@ func wipeForgetsAll(t *testing.T, l *Lab) {
 // IPv6 only: all addresses, and those of Services, are IPv6.
 func TestRootKubeIPv6(t *testing.T) {
 	l := up(t, Options{Nodes: 1, Cluster: Kube, IPFamily: underlay.IPv6, KubeProxy: "iptables"})
-	out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs}{.status.addresses[0].address}")
-	if want := `["fd77:0:0:100::/64"]fd77::11`; err != nil || out != want {
-		t.Errorf("node1: %q, %v, want %q", out, err, want)
-	}
+	eventually(t, "node1 has a podCIDR and an address of IPv6", func() bool {
+		out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs}{.status.addresses[0].address}")
+		return err == nil && out == `["fd77:0:0:100::/64"]fd77::11`
+	})
 	eventually(t, "kube-proxy has the Service of the API", func() bool {
 		out, err := l.NodeExec(t.Context(), "node1", "ip6tables-save", "-t", "nat")
 		return err == nil && strings.Contains(out, "fd96::1")
