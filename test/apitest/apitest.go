@@ -222,13 +222,16 @@ func (s *Server) EndAPI() error {
 }
 
 // Freeze stops the API server with SIGSTOP: connections stay open without an answer.
-func (s *Server) Freeze() error {
-	if err := s.api.Process.Signal(syscall.SIGSTOP); err != nil {
+func (s *Server) Freeze() error { return freeze(s.api.Process) }
+
+// freeze stops a process, and returns when all its threads have stopped: proc(5), the state of each. They may run on
+// for a moment when the signal has been sent.
+func freeze(p *os.Process) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	// The signal has been sent then, and its threads may run on for a moment: proc(5), the state of each.
 	for {
-		if stopped, err := stopped(s.api.Process.Pid); err != nil || stopped {
+		if stopped, err := stopped(p.Pid); err != nil || stopped {
 			return err
 		}
 		time.Sleep(time.Millisecond)
@@ -268,7 +271,7 @@ func (s *Server) Empty(ctx context.Context) error {
 // Backup keeps the data that etcd has now. restore ends both, and starts them with that data.
 func (s *Server) Backup() (restore func(context.Context) error, err error) {
 	dir := s.path("backup")
-	if err := errors.Join(os.RemoveAll(dir), s.etcd.Process.Signal(syscall.SIGSTOP)); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), freeze(s.etcd.Process)); err != nil {
 		return nil, err
 	}
 	err = os.CopyFS(dir, os.DirFS(s.path("etcd")))
