@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,12 +18,17 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 // silent are options whose API server accepts connections and never replies, and whose port is in use.
 func silent(t *testing.T) (Options, net.Listener) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := apitest.FreePort() // no client gets it when it is free again
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +44,7 @@ func silent(t *testing.T) (Options, net.Listener) {
 	}
 	return Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Intervals: short(),
 		Config: api.ControllerConfig{
-			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}}, l
+			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}}, l
 }
 
 // A port in use by another process ends the controller at once, whatever the API server does.

@@ -3,6 +3,7 @@ package inputs
 import (
 	"crypto/tls"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -33,9 +34,10 @@ type door struct {
 // door creates one, and a kubeconfig that uses it.
 func (c *cluster) door() *door {
 	c.t.Helper()
-	d := &door{c: c, addr: "127.0.0.1:0", target: strings.TrimPrefix(c.URL, "https://")}
+	port, err := apitest.FreePort() // while the door is shut no client gets it
+	c.must(err)
+	d := &door{c: c, addr: fmt.Sprintf("127.0.0.1:%d", port), target: strings.TrimPrefix(c.URL, "https://")}
 	d.open()
-	d.addr = d.listener.Addr().String()
 	c.must(apitest.Kubeconfig(c.kubeconfig, "https://"+d.addr, c.CA(), c.tokenFile))
 	c.t.Cleanup(d.shut)
 	return d
