@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,8 +66,8 @@ func TestKubePools(t *testing.T) {
 		t.Errorf("the pool is %+v", p)
 	}
 	select {
-	case <-k.Changed():
-	default:
+	case <-k.Changed(): // a moment after the snapshot
+	case <-time.After(patience):
 		t.Error("no notification of the pool")
 	}
 	quiet(t, k)
