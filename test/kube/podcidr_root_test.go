@@ -218,8 +218,9 @@ func (b *bed) podCIDRs(t *testing.T, name string) {
 	})
 }
 
-// event waits for the one Warning Event of the reason on the Node, and returns its message.
-func (b *bed) event(t *testing.T, node, reason string) (message string) {
+// event waits for the one Warning Event of the reason on the Node, until its message has all parts, and returns that.
+// Another agent may write the same Event.
+func (b *bed) event(t *testing.T, node, reason string, parts ...string) (message string) {
 	t.Helper()
 	wait(t, time.Minute, func() string {
 		list, err := b.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
@@ -231,6 +232,11 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 			t.Fatalf("%d Events %s on Node %s, want one: %v", len(list.Items), reason, node, list.Items)
 		}
 		message = list.Items[0].Message
+		for _, p := range parts {
+			if !strings.Contains(message, p) {
+				return fmt.Sprintf("%q is not in the Event %s on Node %s: %q", p, reason, node, message)
+			}
+		}
 		return ""
 	})
 	b.forgetEvents(t)

@@ -38,17 +38,10 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		ip link set mv0 up
 		echo "$gateways" | while read -r _ via gateway _; do ip route replace default $via $gateway dev mv0; done`)
 	must(t, err)
-	message := b.event(t, "node1", "TunnelUnusable")
-	for _, part := range []string{"pods of other nodes are not reached", "the address of this node is on mv0", "noEncap"} {
-		if !strings.Contains(message, part) {
-			t.Errorf("%q is not in the Event %q", part, message)
-		}
-	}
-	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node.
-	message = b.event(t, "node1", "PodsNotReached")
-	if part := "the address of this node is on mv0"; !strings.Contains(message, part) {
-		t.Errorf("%q is not in the Event %q", part, message)
-	}
+	b.event(t, "node1", "TunnelUnusable", "pods of other nodes are not reached", "the address of this node is on mv0", "noEncap")
+	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node. That one's
+	// agent writes the same Event, when it has heard nothing for some time.
+	b.event(t, "node1", "PodsNotReached", "the address of this node is on mv0")
 	for _, c := range []struct {
 		code  int
 		words []string
