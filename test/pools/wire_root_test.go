@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
@@ -21,6 +23,7 @@ import (
 // A host on the underlay has an address of a pool: it is skipped and reported, in every VLAN and family.
 func TestRootConflictOnTheWire(t *testing.T) {
 	b := cluster(t)
+	b.patient(t)
 	router, err := b.Host(underlay.Router)
 	must(t, err)
 	ip := func(line string) {
@@ -71,6 +74,31 @@ func TestRootConflictOnTheWire(t *testing.T) {
 			t.Errorf("the mark is %+v", a.Spec)
 		}
 	}
+}
+
+// patient has node1's agent wait for answers to its probes, until the test ends, as long as ovs-vswitchd of the lab's
+// switch may get no processor: after the default of 200 ms an address that is in use counts as free.
+func (b *bed) patient(t *testing.T) {
+	t.Helper()
+	h, err := b.Host(node)
+	must(t, err)
+	file := h.Private("/etc/fairlead/agent.conf")
+	before, err := os.ReadFile(file)
+	must(t, err)
+	config := map[string]any{}
+	must(t, yaml.Unmarshal(before, &config))
+	config["ipam"].(map[string]any)["conflictProbeTimeout"] = "4s"
+	after, err := yaml.Marshal(config)
+	must(t, err)
+	t.Cleanup(func() { // the next agent has the config as it was
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, os.WriteFile(file, before, 0o644))
+		must(t, b.AgentKill(ctx, node))
+	})
+	must(t, os.WriteFile(file, after, 0o644))
+	b.killAgent(t)
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
 // A neighbour with an old cache entry of the address learns the new MAC before the pod sends anything.
