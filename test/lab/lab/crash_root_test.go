@@ -45,8 +45,9 @@ func TestRootCrash(t *testing.T) {
 	if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the addresses are on br-uplink", func() bool {
-		return strings.Contains(nodeExec(t, l, "node1", "ip", "addr", "show", "dev", l.Transport()), "192.168.77.11/24")
+	eventually(t, "the addresses are on br-uplink", func() bool { // which may have to be made again
+		out, err := l.NodeExec(labtest.Within(t, 20*time.Second), "node1", "ip", "addr", "show", "dev", l.Transport())
+		return err == nil && strings.Contains(out, "192.168.77.11/24")
 	})
 	for _, to := range l.spec.IPFamily.FarAddrs() {
 		nodeExec(t, l, "node1", "ping", "-c1", "-w30", to.Addr().String())
