@@ -111,12 +111,18 @@ func TestRootPodReachesTheAPI(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1")
 	a := b.pod(t, "a")
-	var conn net.Conn
-	must(t, a.do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", "10.96.0.1:443", time.Minute)
-		return err
-	}))
-	conn.Close()
+	wait(t, time.Minute, func() string { // an API server that was started is no endpoint of its Service at first
+		var conn net.Conn
+		err := a.do(func() (err error) {
+			conn, err = net.DialTimeout("tcp", "10.96.0.1:443", 10*time.Second)
+			return err
+		})
+		if err != nil {
+			return err.Error()
+		}
+		conn.Close()
+		return ""
+	})
 }
 
 func (p pod) do(f func() error) error { return p.host.DoNet(p.netns, f) }
