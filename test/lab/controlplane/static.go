@@ -15,7 +15,7 @@ import (
 const kcmPod = "kube-controller-manager-control-plane"
 
 // showTimeout is the time limit for kube-controller-manager to create the ServiceAccount that a Pod needs.
-const showTimeout = 20 * time.Second
+const showTimeout = time.Minute
 
 // show creates the Pod of kube-controller-manager with this command.
 func (p Plane) show(ctx context.Context, command []string) error {

@@ -36,8 +36,9 @@ func New(client kubernetes.Interface, addrs func(string) []netip.Addr, log logr.
 	return &Kubelet{client: client, addrs: addrs, log: log}
 }
 
-// callTimeout is the time limit of one call, for an API server that hangs.
-const callTimeout = 5 * time.Second
+// callTimeout is the time limit of one call, for an API server that hangs; registerTimeout is that of a registration,
+// which nobody repeats: on a busy machine a call takes seconds.
+const callTimeout, registerTimeout = 5 * time.Second, time.Minute
 
 // retry is the pause before a watch that ended is restarted.
 const retry = 500 * time.Millisecond
@@ -45,7 +46,7 @@ const retry = 500 * time.Millisecond
 // Register creates the Node if there is none of this name, as kubelet does when it starts, with its addresses. Its
 // podCIDRs are assigned by kube-controller-manager.
 func (k *Kubelet) Register(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	_, err := k.client.CoreV1().Nodes().Create(ctx, node(name, k.addrs(name)), metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
