@@ -162,7 +162,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 		"stop":       func() error { return l.OVSStop(labtest.Within(t, 10*time.Second), "node1") },
 		"kill ovsdb": func() error { return l.OVSKill(labtest.Within(t, 10*time.Second), "node1", OVSDB) },
 		"cleanup": func() error {
-			nodeExec(t, l, "node1", "ovs-appctl", "-T", "5", "exit", "--cleanup")
+			nodeExec(t, l, "node1", "ovs-appctl", "-T", "60", "exit", "--cleanup")
 			eventually(t, "the end of vswitchd", func() bool {
 				s, err := l.NodeStates(t.Context())
 				return err == nil && s[0].VswitchdPID == 0

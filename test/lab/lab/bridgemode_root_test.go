@@ -45,9 +45,9 @@ func TestRootBridgeMode(t *testing.T) {
 
 // vlanLegs creates a bridge with the NIC and a leg in each of the VLANs 10, 20 and 30.
 const vlanLegs = `
-ovs-vsctl --timeout=10 add-br br-t -- set Bridge br-t datapath_type=%s fail_mode=standalone -- add-port br-t eth0
+ovs-vsctl --timeout=60 add-br br-t -- set Bridge br-t datapath_type=%s fail_mode=standalone -- add-port br-t eth0
 for vlan in 10 20 30; do
-	ovs-vsctl --timeout=10 add-port br-t leg$vlan tag=$vlan -- set Interface leg$vlan type=internal
+	ovs-vsctl --timeout=60 add-port br-t leg$vlan tag=$vlan -- set Interface leg$vlan type=internal
 	ip link set leg$vlan up
 done`
 

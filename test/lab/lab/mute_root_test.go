@@ -12,13 +12,13 @@ import (
 // podOnOVS creates an Open vSwitch bridge on node1 with the node's own leg 10.9.9.1, and a pod 10.9.9.2 behind a veth
 // whose host end is named as Fairlead's.
 const podOnOVS = `
-ovs-vsctl --timeout=10 add-br br-test -- set Bridge br-test datapath_type=netdev fail_mode=standalone
+ovs-vsctl --timeout=60 add-br br-test -- set Bridge br-test datapath_type=netdev fail_mode=standalone
 ip addr add 10.9.9.1/24 dev br-test
 ip link set br-test up
 ip netns add pod
 ip link add fltest type veth peer name eth0 netns pod
 ip link set fltest up
-ovs-vsctl --timeout=10 add-port br-test fltest
+ovs-vsctl --timeout=60 add-port br-test fltest
 ip -n pod addr add 10.9.9.2/24 dev eth0
 ip -n pod link set eth0 up
 ip -n pod route add default via 10.9.9.1

@@ -98,7 +98,7 @@ func findPod(pods []PodState, name string) (PodState, error) {
 // tracePorts reads the ports of a node's bridge from the agent's external_ids in OVSDB.
 func (l *Lab) tracePorts(ctx context.Context, node string) (explain.Ports, error) {
 	p := explain.NewPorts()
-	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "5", "--format=json", "--columns=name,external_ids", "list", "Port")
+	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "60", "--format=json", "--columns=name,external_ids", "list", "Port")
 	if err != nil {
 		return p, err
 	}
@@ -153,7 +153,7 @@ func addPort(p explain.Ports, port string, pairs [][2]string) error {
 
 // trace runs one trace.
 func (l *Lab) trace(ctx context.Context, node string, ports explain.Ports, packet string) ([]string, error) {
-	text, err := l.NodeExec(ctx, node, "ovs-appctl", "-T", "5", "ofproto/trace", "--names", "br-int", packet)
+	text, err := l.NodeExec(ctx, node, "ovs-appctl", "-T", "60", "ofproto/trace", "--names", "br-int", packet)
 	if err != nil {
 		return nil, err
 	}

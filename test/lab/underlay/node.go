@@ -90,7 +90,7 @@ func (u Network) addressNode(dev string, n int) error {
 // number of nodes of the cluster.
 func (u Network) MoveToBridge(ctx context.Context, h host.Host, n, nodes int) error {
 	err := h.Do(func() error {
-		err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10",
+		err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=60",
 			"--", "--may-exist", "add-br", PhyBridge,
 			"--", "set", "Bridge", PhyBridge, "datapath_type=netdev", "fail_mode=standalone",
 			fmt.Sprintf("other_config:hwaddr=%q", NodeMAC(n)),

@@ -62,7 +62,7 @@ func setUpSwitch(ctx context.Context, h host.Host, d vswitch.Datapath) error {
 		if err := vswitch.StartVswitchd(ctx, d); err != nil {
 			return err
 		}
-		return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "add-br", switchBridge,
+		return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=60", "add-br", switchBridge,
 			"--", "set", "Bridge", switchBridge, "datapath_type="+string(d), "fail_mode=standalone"))
 	})
 	if err != nil {
@@ -79,7 +79,7 @@ func addSwitchPort(ctx context.Context, c cable) error {
 		all := strings.Trim(strings.ReplaceAll(fmt.Sprint(c.vlans), " ", ","), "[]")
 		vlans = []string{"trunks=" + all, "vlan_mode=trunk"}
 	}
-	args := append([]string{"--timeout=10", "add-port", switchBridge, c.port, "--", "set", "Port", c.port}, vlans...)
+	args := append([]string{"--timeout=60", "add-port", switchBridge, c.port, "--", "set", "Port", c.port}, vlans...)
 	if err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", args...)); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func addSwitchPort(ctx context.Context, c cable) error {
 func (u Network) unplug(ctx context.Context, c cable) error {
 	err := u.hub().Do(func() error {
 		if u.Mode == Bridge {
-			err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--if-exists", "del-port", switchBridge, c.port))
+			err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=60", "--if-exists", "del-port", switchBridge, c.port))
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ func Dial(ctx context.Context, h host.Host) (Control, error) {
 	if err != nil {
 		return Control{}, fmt.Errorf("connecting to ovs-vswitchd: %w", err)
 	}
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return Control{}, err
 	}
 	return Control{conn, json.NewDecoder(conn)}, nil

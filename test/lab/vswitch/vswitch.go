@@ -62,7 +62,7 @@ func StartOVSDB(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--no-wait", "init",
+	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=60", "--no-wait", "init",
 		"--", "set", "Open_vSwitch", ".", "external_ids:system-id="+node, "external_ids:hostname="+node))
 }
 
@@ -93,7 +93,7 @@ func verify(ctx context.Context) error {
 		return nil
 	}
 	for _, daemon := range []string{"ovsdb-server", "ovs-vswitchd"} {
-		ask := exec.CommandContext(ctx, "ovs-appctl", "--timeout=10", "--target="+daemon, "version")
+		ask := exec.CommandContext(ctx, "ovs-appctl", "--timeout=60", "--target="+daemon, "version")
 		ask.Env = host.Env()
 		version, err := ask.Output()
 		if err == nil {
