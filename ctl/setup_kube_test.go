@@ -129,7 +129,7 @@ func (c *fixture) node(name string, ready corev1.ConditionStatus, podCIDRs ...st
 		Message: "the test says so"}}
 	made, err := c.client.Kubernetes.CoreV1().Nodes().Create(c.t.Context(), n, metav1.CreateOptions{})
 	c.must(err)
-	made.Status = n.Status
+	made.Status, made.ResourceVersion = n.Status, "" // a controller may have given it a podCIDR since
 	made, err = c.client.Kubernetes.CoreV1().Nodes().UpdateStatus(c.t.Context(), made, metav1.UpdateOptions{})
 	c.must(err)
 	return made
