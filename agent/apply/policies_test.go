@@ -291,6 +291,7 @@ func TestConnectionsOfClosedPods(t *testing.T) {
 	n.Ofctl("del-flows", "br-int")
 	n.apply(n.round())
 	n.looked()
+	n.Appctl("revalidator/wait") // what it has cached is looked up again now
 	arrives("in a new connection of a pod that is closed", 40001, false)
 	arrives("in an open connection of a pod that is closed", 40000, false)
 }
