@@ -127,7 +127,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		"a manual restore cut off": {func(j *journal.Journal) { j.Phase, j.Reason = datapath.Restoring, datapath.ByHand }, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			later = time.Now().Add(5 * time.Second)
+			later = time.Now().Add(5 * time.Minute) // not further away than any wait
 			n := detached(t, of.change)
 			if n.tries(t) != of.tried {
 				t.Errorf("tried %t, want %t: %v", !of.tried, of.tried, n.Ready())
@@ -143,7 +143,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 func TestRestoredManually(t *testing.T) {
 	for what, change := range map[string]func(j *journal.Journal){
 		"no answer": func(j *journal.Journal) {
-			j.Reason, j.Unreached, j.RetryAt = "no answer", true, time.Now().Add(5*time.Second)
+			j.Reason, j.Unreached, j.RetryAt = "no answer", true, time.Now().Add(5*time.Minute)
 		},
 		"yielded":  func(j *journal.Journal) { j.Reason, j.Yielded = datapath.VswitchdDead, "none" },
 		"rebooted": func(j *journal.Journal) { j.Reason = datapath.Rebooted },
