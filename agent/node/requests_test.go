@@ -2,32 +2,39 @@ package node
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 )
 
 // A round takes the ADD whose veth is being made when it begins, and waits for none if nobody has asked for anything.
 func TestGather(t *testing.T) {
-	r := newRequests()
-	r.coming.Store(1)
-	if got := r.gather(nil); got != nil {
-		t.Errorf("a round without requests waited and took %d", len(got))
-	}
-	first, second := request{}, request{Change: Change{Del: attachments.Key{ContainerID: "second", IfName: "eth0"}}}
-	go func() {
-		r.queue <- second
-		r.coming.Store(0)
-	}()
-	if got := r.gather([]request{first}); len(got) != 2 || got[1].Del != second.Del {
-		t.Errorf("the round took %v, want the request that came", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests()
+		r.coming.Store(1)
+		if got := r.gather(nil); got != nil {
+			t.Errorf("a round without requests waited and took %d", len(got))
+		}
+		first, second := request{}, request{Change: Change{Del: attachments.Key{ContainerID: "second", IfName: "eth0"}}}
+		go func() {
+			time.Sleep(gatherMost / 2) // virtual: of the veth
+			r.queue <- second
+			r.coming.Store(0)
+		}()
+		if got := r.gather([]request{first}); len(got) != 2 || got[1].Del != second.Del {
+			t.Errorf("the round took %v, want the request that came", got)
+		}
+	})
 }
 
 // One whose veth takes long does not hold up the others.
 func TestGatherEnds(t *testing.T) {
-	r := newRequests()
-	r.coming.Store(1)
-	if got := r.gather([]request{{}}); len(got) != 1 {
-		t.Errorf("took %v", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, began := newRequests(), time.Now() // virtual
+		r.coming.Store(1)
+		if got := r.gather([]request{{}}); len(got) != 1 || time.Since(began) != gatherMost {
+			t.Errorf("after %s it took %v", time.Since(began), got)
+		}
+	})
 }
