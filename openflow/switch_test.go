@@ -370,11 +370,12 @@ func TestHeed(t *testing.T) {
 		}
 	})
 	pipeline := tables.Pipeline(twoPods())
+	began := time.Now() // no flow is older
 	flowtest.Sync(t, sw, pipeline)
 	there := netip.MustParsePrefix("10.10.1.0/24")
 	packet := "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x0800)," +
 		"ipv4(src=10.10.0.3,dst=10.10.1.9,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst=2000)"
-	began, deadline := time.Now(), time.Now().Add(2*time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for time.Since(began) < 4*time.Second || sent[there].idle+2*time.Second > received[there].idle {
 		o.Appctl("netdev-dummy/receive", "pod-a", packet)
 		time.Sleep(200 * time.Millisecond)
