@@ -45,8 +45,10 @@ func TestAffinityThatChanges(t *testing.T) {
 		t.Errorf("after a change of the one, clients keep their endpoints: %t, of the other: %t", keeps("443"), keeps("444"))
 	}
 	learned := func() string { return o.Ofctl("dump-flows", "br-int", "table=8,tcp,tp_dst=443") }
+	o.Appctl("revalidator/wait")
+	deadline := time.Now().Add(time.Minute)
 	for i := 0; !strings.Contains(learned(), "idle_timeout=10,"); i++ { // until the datapath has followed its tables
-		if connect("443", 40001+i); i == 100 {
+		if connect("443", 40001+i); time.Now().After(deadline) {
 			t.Fatalf("no flow is learned for as long as the Service says:\n%s", learned())
 		}
 	}
