@@ -160,8 +160,8 @@ func (s sent) String() string {
 	return fmt.Sprintf("from %s, %s to %s in VLAN %d", s.from, s.src, s.dst, s.vlan)
 }
 
-// send sends a frame and returns who got it, in alphabetical order.
-func (n *node) send(s sent) []string {
+// send sends a frame that these shall get, and returns who got it, both by name in alphabetical order.
+func (n *node) send(s sent, want string) string {
 	n.t.Helper()
 	n.serial++
 	dst, src := mac(n.t, s.dst), mac(n.t, s.src)
@@ -185,22 +185,29 @@ func (n *node) send(s sent) []string {
 	if err := unix.Send(fd, b, 0); err != nil {
 		n.t.Fatalf("sending: %v", err)
 	}
-	return n.who(n.serial, s.from)
+	return strings.Join(n.who(s, strings.Fields(want)), " ")
 }
 
-// who waits until frames have come to rest. A copy takes microseconds more than the first.
-func (n *node) who(serial uint32, from string) (got []string) {
-	quiet := 0
-	for quiet < 10 {
-		quiet++
+// who waits until the frame that was sent last has come to those who shall get it, which on a busy machine may wait for
+// a thread of the kernel's (ksoftirqd), and then until frames have come to rest. A copy takes microseconds more.
+func (n *node) who(s sent, want []string) (got []string) {
+	all := func() bool {
+		return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(got, name) })
+	}
+	deadline := time.Now().Add(time.Minute)
+	for quiet := 0; quiet < 10; time.Sleep(time.Millisecond) {
+		if all() {
+			quiet++
+		} else if time.Now().After(deadline) {
+			n.t.Fatalf("%s: after a minute it has arrived at %q, want %q", s, got, want)
+		}
 		for name, fd := range n.at {
-			for n.receives(fd, serial) {
-				if name != from || from == "host" {
+			for n.receives(fd, n.serial) {
+				if name != s.from || s.from == "host" {
 					got, quiet = append(got, name), 0
 				}
 			}
 		}
-		time.Sleep(time.Millisecond)
 	}
 	slices.Sort(got)
 	return got
