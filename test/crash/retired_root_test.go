@@ -95,5 +95,5 @@ func (c cluster) allTwice(t *testing.T, kill bool) {
 	if kill {
 		c.readyForCNI(t)
 	}
-	eventually(t, time.Minute, func() []string { return c.ref.Differences(c.state(t), c.pods(t)) })
+	eventually(t, time.Minute, func() []string { return c.differences(t, c.pods(t)) })
 }

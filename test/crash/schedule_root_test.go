@@ -167,7 +167,7 @@ func (c cluster) sound(t *testing.T, order, other []string) {
 	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
 	eventually(t, 30*time.Second, func() []string { // the agent resyncs every 15 s on the kernel's datapath
 		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
-		wrong = append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
+		wrong = append(wrong, c.differences(t, c.pods(t))...)
 		if len(wrong) > 0 {
 			return wrong
 		}
