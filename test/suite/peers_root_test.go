@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,11 +205,11 @@ func TestRootPeersComeAndGo(t *testing.T) {
 // take its time to read them: it drops what it looks up meanwhile. Between the routes of the two families the kernel
 // may wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in one
 // of eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. With flows
-// first, each turn loses twenty.
+// first, each turn loses twenty. A turn in which the machine may have lost them is another one more.
 func TestRootPeersCostOthersNothing(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel's datapath has no routes of its own")
 	c := up(t, lab.Options{Nodes: 2})
-	c.addPods(t, "a@node1", "b@node2")
+	c.addPods(t, "a@node1", "b@node2", "c@node1", "d@node1", "e@node2", "f@node2")
 	c.warm(t)
 	var batch strings.Builder
 	for i := range 1000 {
@@ -219,27 +220,38 @@ func TestRootPeersCostOthersNothing(t *testing.T) {
 	for _, node := range c.Nodes() {
 		c.host(t, node).exec(t, "ip -batch "+file)
 	}
-	for range 5 {
-		if c.peersComeAndGo(t) == 0 {
+	const turns, most = 5, 20
+	for turn, own := 1, 0; own < turns && turn <= most; turn++ {
+		reports, controls := c.peersComeAndGo(t)
+		if !slices.ContainsFunc(reports, func(r probe.Report) bool { return r.Lost > 0 }) {
 			return
 		}
+		excused := probe.Excused(reports, controls)
+		t.Logf("turn %d: %v; on each node: %v; excused: %t", turn, reports, controls, excused)
+		if !excused {
+			own++
+		}
 	}
-	t.Error("packets were lost in each of 5 turns")
+	t.Errorf("packets were lost in each of %d turns, or %d", turns, most)
 }
 
-// peersComeAndGo has a peer come and go, six times, and returns how many packets two nodes lose meanwhile.
-func (c cluster) peersComeAndGo(t *testing.T) (lost int) {
+// peersComeAndGo has a peer come and go, six times, and returns what two nodes lose meanwhile of each other's packets,
+// and of those that stay on them, which pass the same ovs-vswitchds.
+func (c cluster) peersComeAndGo(t *testing.T) (reports, controls []probe.Report) {
 	t.Helper()
-	var streams []*probe.Stream
-	from, to := c.pod(t, "a"), c.pod(t, "b")
-	for i := range from.ips {
+	var streams, beside []*probe.Stream
+	start := func(from, to place, i int) *probe.Stream {
 		reach(t, from, to.ips[i])
 		port, stop, err := probe.Echo(to.netNS(t), to.ips[i])
 		must(t, 0, err)
 		t.Cleanup(stop)
 		s, err := probe.Start(from.netNS(t), from.ips[i], netip.AddrPortFrom(to.ips[i], port), 10*time.Millisecond)
-		streams = append(streams, must(t, s, err))
+		return must(t, s, err)
 	}
+	for i := range 2 { // of the families
+		streams = append(streams, start(c.pod(t, "a"), c.pod(t, "b"), i))
+	}
+	beside = append(beside, start(c.pod(t, "c"), c.pod(t, "d"), 0), start(c.pod(t, "e"), c.pod(t, "f"), 0))
 	guest := []string{"10.77.3.0/24", "fd77:0:0:3::/64"}
 	followed := func(state func(t *testing.T, node string, podCIDRs ...string) string) {
 		t.Helper()
@@ -258,9 +270,12 @@ func (c cluster) peersComeAndGo(t *testing.T) (lost int) {
 		if t.Log(r); r.Sent < 100 {
 			t.Errorf("not enough was sent: %s", r)
 		}
-		lost += r.Lost
+		reports = append(reports, r)
 	}
-	return lost
+	for _, s := range beside {
+		controls = append(controls, s.Stop())
+	}
+	return reports, controls
 }
 
 // A Node without podCIDRs, before a controller has assigned some, is no peer and no problem; nor is one whose address
