@@ -39,7 +39,11 @@ func TestRootTxOff(t *testing.T) {
 			}
 			o.AddBridge("br-int", ports...)
 			o.Ofctl("add-flow", "br-int", "actions=NORMAL")
-			pods[0].Exec("ping", "-c1", "-W15", c.addr)
+			// The kernel gives up to ask for a neighbour after three seconds.
+			nstest.Wait(t, time.Minute, "small packets to get through", func() bool {
+				_, err := pods[0].Run("ping", "-c1", "-W1", c.addr)
+				return err == nil
+			})
 			want, limit := c.txOff || ovstest.UnderTest(t) == ovstest.System, 5*time.Second
 			if want {
 				limit = time.Minute
