@@ -41,16 +41,14 @@ func helmUpgrade() event {
 // rebootWhileReplaced reboots the third node while its old agent ends, so that at the next boot there is no agent at
 // first; and again when the new agent has started on the node that boots, but is not ready.
 func (c *busy) rebootWhileReplaced(ctx context.Context) error {
-	if err := c.awaitAgent(ctx, "ends", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil }); err != nil {
+	if err := c.awaitAgent(ctx, "ends", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil }, nil); err != nil {
 		return err
 	}
 	if err := c.Crash(ctx, c.third); err != nil {
 		return err
 	}
-	if err := c.Boot(ctx, c.third); err != nil {
-		return err
-	}
-	if err := c.awaitAgent(ctx, "starts", nextStarts); err != nil {
+	err := c.awaitAgent(ctx, "starts", nextStarts, func() error { return c.Boot(ctx, c.third) })
+	if err != nil {
 		return err
 	}
 	if err := c.Crash(ctx, c.third); err != nil {
@@ -67,8 +65,8 @@ func nextStarts(p *corev1.Pod) bool {
 		})
 }
 
-// awaitAgent waits for a state of the agent's pod on the third node, however short.
-func (c *busy) awaitAgent(ctx context.Context, what string, is func(*corev1.Pod) bool) error {
+// awaitAgent waits for a state of the agent's pod on the third node, however short, that do may bring about.
+func (c *busy) awaitAgent(ctx context.Context, what string, is func(*corev1.Pod) bool, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, cluster.Patience)
 	defer cancel()
 	changes, err := c.API.CoreV1().Pods("kube-system").Watch(ctx, metav1.ListOptions{
@@ -77,6 +75,11 @@ func (c *busy) awaitAgent(ctx context.Context, what string, is func(*corev1.Pod)
 		return err
 	}
 	defer changes.Stop()
+	if do != nil {
+		if err := do(); err != nil {
+			return err
+		}
+	}
 	for e := range changes.ResultChan() {
 		if pod, ok := e.Object.(*corev1.Pod); ok && is(pod) {
 			return nil
