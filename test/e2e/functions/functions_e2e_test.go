@@ -414,11 +414,18 @@ func (c functions) streams(t *testing.T) {
 	c.portForward(t, web.Name)
 }
 
-// capture checks that fairleadctl captures in the agents' pods of two nodes, through the API server and kubelets.
+// capture checks that fairleadctl captures in the agents' pods of two nodes, through the API server and kubelets: in
+// one of several times, as a busy machine may send nothing for the five seconds of one.
 func (c functions) capture(t *testing.T) {
 	clients, webs := c.Running(t, "client", 3), c.Running(t, "web", 3)
 	client := clients[0]
 	web := webs[slices.IndexFunc(webs, func(p corev1.Pod) bool { return p.Spec.NodeName != client.Spec.NodeName })]
+	cluster.Eventually(t, func() error { return c.captured(t, client, web) })
+}
+
+// captured returns an error if a capture has no packets of one of the pods, or of one of their nodes' NICs.
+func (c functions) captured(t *testing.T, client, web corev1.Pod) error {
+	t.Helper()
 	file := "/tmp/" + client.Name + ".pcapng"
 	ended := make(chan struct{})
 	var out string
@@ -448,14 +455,15 @@ func (c functions) capture(t *testing.T) {
 	for _, i := range summary.Interfaces {
 		seen[i.Name] = i.Packets > 0
 	}
+	_, err = c.NodeExec(t.Context(), underlay.ControlPlane, "rm", file)
+	cluster.Must(t, err)
 	for _, name := range []string{"default/" + client.Name + "@" + client.Spec.NodeName, "default/" + web.Name + "@" + web.Spec.NodeName,
 		"eth0@" + client.Spec.NodeName, "eth0@" + web.Spec.NodeName} {
 		if !seen[name] {
-			t.Errorf("no packets of %s:\n%s", name, out)
+			return fmt.Errorf("no packets of %s:\n%s", name, out)
 		}
 	}
-	_, err = c.NodeExec(t.Context(), underlay.ControlPlane, "rm", file)
-	cluster.Must(t, err)
+	return nil
 }
 
 // portForward reaches a pod's port through the API server and kubelet.
