@@ -50,24 +50,14 @@ spec:
 // hostLimit is how long the nodes' own traffic may stop while the NIC is restored. In measurements it did not stop.
 const hostLimit = 250 * time.Millisecond
 
+// attempts is how often it is tried while the machine may have lost what was lost.
+const attempts = 3
+
 // The steps of docs/install.md#uninstall, in mode bridge, where the NIC is a port of Open vSwitch: nothing of Fairlead
 // is left on any node, what was there before is restored, and the pools stay. Each step may be repeated.
 func TestE2EUninstall(t *testing.T) {
 	c := cluster.Bare(t, bed.Options{Name: "uninstall", Nodes: 2})
 	before := c.Traces(t)
-	c.Install(t, install.Bridge()...)
-	c.Apply(t, []byte(pods))
-	nodes := len(c.Nodes())
-	c.Running(t, "routed", nodes)
-	c.Running(t, "bridged", nodes)
-
-	streams := hosts(t, c)
-	begun := time.Now()
-	out, err := c.Fairleadctl(t, "uninstall", "--yes")
-	cluster.Must(t, err)
-	t.Logf("after %.1f s fairleadctl has said\n%s", time.Since(begun).Seconds(), out)
-	lost(t, streams)
-
 	manifest, err := install.Manifest(c.Bed, install.Bridge()...)
 	cluster.Must(t, err)
 	remove := func() {
@@ -76,17 +66,35 @@ func TestE2EUninstall(t *testing.T) {
 			"--ignore-not-found", "--timeout=60s")
 		cluster.Must(t, err)
 	}
-	remove()
-	cluster.Eventually(t, func() error {
-		out, err := c.Kubectl(t.Context(), "get", "pods", "-n", "kube-system", "-o", "name", "-l", "app.kubernetes.io/part-of=fairlead")
-		if err == nil && out != "" {
-			err = fmt.Errorf("there are still %s", out)
+	for attempt := 1; ; attempt++ {
+		c.Install(t, install.Bridge()...)
+		c.Apply(t, []byte(pods))
+		c.Running(t, "routed", len(c.Nodes()))
+		c.Running(t, "bridged", len(c.Nodes()))
+		attached(t, c)
+
+		streams, control := hosts(t, c)
+		begun := time.Now()
+		out, err := c.Fairleadctl(t, "uninstall", "--yes")
+		cluster.Must(t, err)
+		t.Logf("after %.1f s fairleadctl has said\n%s", time.Since(begun).Seconds(), out)
+		again := lost(t, streams, control, attempt == attempts)
+
+		remove()
+		cluster.Eventually(t, func() error {
+			out, err := c.Kubectl(t.Context(), "get", "pods", "-n", "kube-system", "-o", "name", "-l", "app.kubernetes.io/part-of=fairlead")
+			if err == nil && out != "" {
+				err = fmt.Errorf("there are still %s", out)
+			}
+			return err
+		})
+		if !again {
+			break
 		}
-		return err
-	})
+	}
 	c.AsBefore(t, before)
 
-	out, err = c.Fairleadctl(t, "uninstall", "--yes")
+	out, err := c.Fairleadctl(t, "uninstall", "--yes")
 	if err == nil || !strings.Contains(err.Error(), "Fairlead is not installed") {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
@@ -100,8 +108,23 @@ func TestE2EUninstall(t *testing.T) {
 	c.Install(t, install.Steer()...)
 }
 
-// hosts starts a stream from beyond the router to every node.
-func hosts(t *testing.T, c *cluster.Cluster) map[string]*probe.Stream {
+// attached waits until every node's address is on br-uplink: after an earlier attempt pods run already.
+func attached(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for i, node := range c.Nodes() {
+		cluster.Eventually(t, func() error {
+			out, err := c.NodeExec(t.Context(), node, "ip", "-o", "addr", "show", "dev", "br-uplink")
+			if err == nil && !strings.Contains(out, c.Underlay().NodeAddrs(i + 1)[0].Addr().String()) {
+				err = fmt.Errorf("br-uplink of %s has %s", node, out)
+			}
+			return err
+		})
+	}
+}
+
+// hosts starts a stream from beyond the router to every node, and one, the control, to the control plane: what that
+// loses the machine loses.
+func hosts(t *testing.T, c *cluster.Cluster) (streams map[string]*probe.Stream, control *probe.Stream) {
 	t.Helper()
 	netns := func(name string) ns.NetNS {
 		n, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
@@ -109,26 +132,37 @@ func hosts(t *testing.T, c *cluster.Cluster) map[string]*probe.Stream {
 		t.Cleanup(func() { n.Close() })
 		return n
 	}
-	streams := map[string]*probe.Stream{}
 	from, addr := netns(underlay.Outside), underlay.Dual.FarAddrs()[0].Addr()
-	for i, node := range c.Nodes() {
-		to := c.Underlay().NodeAddrs(i + 1)[0].Addr()
-		port, stop, err := probe.Echo(netns(node), to)
+	start := func(name string, to netip.Addr) *probe.Stream {
+		port, stop, err := probe.Echo(netns(name), to)
 		cluster.Must(t, err)
 		t.Cleanup(stop)
-		streams[node], err = probe.Start(from, addr, netip.AddrPortFrom(to, port), 10*time.Millisecond)
+		s, err := probe.Start(from, addr, netip.AddrPortFrom(to, port), 10*time.Millisecond)
 		cluster.Must(t, err)
+		return s
 	}
-	return streams
+	streams = map[string]*probe.Stream{}
+	for i, node := range c.Nodes() {
+		streams[node] = start(node, c.Underlay().NodeAddrs(i + 1)[0].Addr())
+	}
+	return streams, start(underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs()[0].Addr())
 }
 
-func lost(t *testing.T, streams map[string]*probe.Stream) {
+// lost ends the streams and checks what they have lost. It reports whether that may be the machine's, and so says
+// nothing, unless this is the last attempt.
+func lost(t *testing.T, streams map[string]*probe.Stream, control *probe.Stream, last bool) (again bool) {
 	t.Helper()
+	controls := []probe.Report{control.Stop()}
 	for node, s := range streams {
 		r := s.Stop()
-		t.Logf("%s, asked from outside meanwhile: %s", node, r)
-		if r.Sent == 0 || r.Outage > hostLimit {
+		t.Logf("%s, asked from outside meanwhile: %s; the control plane: %s", node, r, controls[0])
+		switch {
+		case r.Sent > 0 && r.Outage <= hostLimit:
+		case r.Sent > 0 && probe.Excused([]probe.Report{r}, controls) && !last:
+			again = true
+		default:
 			t.Errorf("%s: %s, want at most %s", node, r, hostLimit)
 		}
 	}
+	return again
 }
