@@ -92,9 +92,8 @@ func (f *fixture) boot(config string) {
 	f.node.IP("link set eth0 down")
 	f.node.IP("link set eth0 address 02:00:00:00:00:11")
 	f.node.IP("link set eth0 up")
-	// The userspace datapath passes on frames as they are.
-	f.node.Exec("ethtool", "-K", nic, "tx", "off")
-	f.outside.Exec("ethtool", "-K", "far0", "tx", "off")
+	patient(f.node, nic)
+	patient(f.outside, "far0")
 	f.outside.IP("addr add " + outIP + "/24 dev far0")
 	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
 	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
@@ -105,6 +104,13 @@ func (f *fixture) boot(config string) {
 		return !strings.Contains(f.node.IP("-o link show up"), "DOWN") && !strings.Contains(addresses, "tentative") &&
 			strings.Count(addresses, "\n") == strings.Count(routes, "\n")
 	})
+}
+
+// patient has a device ask for a neighbour as long as reached waits, not for three seconds: as long may ovs-vswitchd
+// stand still. The userspace datapath passes on frames as they are.
+func patient(ns *nstest.NS, dev string) {
+	ns.Exec("sh", "-ec", "ethtool -K $0 tx off; cd /proc/sys/net; "+
+		"echo 15 >ipv4/neigh/$0/mcast_solicit; echo 15 >ipv6/neigh/$0/mcast_solicit", dev)
 }
 
 // batch runs lines for ip(8) in one process for each family: to start a process takes long in User-Mode Linux. First

@@ -49,7 +49,7 @@ func (f *fixture) addPod() *nstest.NS {
 	pod.IP("link set eth0 address " + podMAC)
 	pod.IP("addr add " + podIP + "/24 dev eth0")
 	pod.IP("-6 addr add " + podIP6 + "/64 dev eth0 nodad")
-	pod.Exec("ethtool", "-K", "eth0", "tx", "off")
+	patient(pod, "eth0")
 	// The userspace datapath has the kernel see the frames as well.
 	f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf.pod0.disable_ipv6=1", "net.ipv4.conf.pod0.arp_ignore=8")
 	f.ovs.Ctl("add-port", "br-int", "pod0")
