@@ -132,7 +132,9 @@ func (w *watcher) watchFiles(t *testing.T, ctx context.Context, dir string, repo
 func (w *watcher) watchLinks(t *testing.T, ctx context.Context, c cluster) {
 	t.Helper()
 	updates := make(chan netlink.LinkUpdate, 100)
-	must(t, c.node.Do(func() error { return netlink.LinkSubscribe(updates, ctx.Done()) }))
+	// What this process has not read is in the socket: when that is full the kernel ends the subscription.
+	all := netlink.LinkSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true}
+	must(t, c.node.Do(func() error { return netlink.LinkSubscribeWithOptions(updates, ctx.Done(), all) }))
 	go func() {
 		for u := range updates {
 			if nodestate.IsPodPort(u.Attrs().Name) {
