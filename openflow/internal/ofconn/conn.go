@@ -311,11 +311,13 @@ func Read(r io.Reader) (Message, error) {
 // once, is ProbeAfter old then.
 const askAgain = ProbeAfter + ProbeAfter/8
 
-// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long. It
-// wakes up when that can be, no sooner: an agent at rest has hardly anything else to do.
+// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long,
+// and was asked for a sign of life since: a process that stood still has not heard anything either. It wakes up when
+// that can be, no sooner: an agent at rest has hardly anything else to do.
 func (c *Conn) watch() {
 	look := time.NewTimer(ProbeAfter)
 	defer look.Stop()
+	asked := time.Duration(-1) // when the switch was asked last
 	for {
 		select {
 		case <-c.done:
@@ -323,14 +325,19 @@ func (c *Conn) watch() {
 		case m := <-c.echo:
 			_ = c.write(Encode(EchoReply, m.XID, m.Body))
 		case <-look.C:
-			silence := time.Since(c.opened) - time.Duration(c.heard.Load())
-			switch {
-			case silence >= LostAfter:
+			now, heard := time.Since(c.opened), time.Duration(c.heard.Load())
+			switch silence := now - heard; {
+			case silence >= LostAfter && asked > heard:
 				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
 					silence.Round(time.Second)))
 			case silence >= ProbeAfter:
+				wait := askAgain
+				if asked > heard {
+					wait = min(wait, LostAfter-silence)
+				}
+				asked = now
 				_ = c.write(Encode(echoRequest, c.Reserve(1), nil))
-				look.Reset(min(askAgain, LostAfter-silence))
+				look.Reset(wait)
 			default:
 				look.Reset(ProbeAfter - silence)
 			}

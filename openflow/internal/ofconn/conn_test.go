@@ -40,6 +40,29 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// A process that stood still for longer than LostAfter asks the switch before it gives that up.
+func TestWatchThatStoodStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := &Conn{sock: here, log: logr.Discard(), done: make(chan struct{}), opened: time.Now().Add(-2 * LostAfter),
+			echo: make(chan Message, 1), nextXID: 1}
+		go c.watch()
+		for i, answers := range []bool{true, false, false} {
+			if _, err := io.ReadFull(there, make([]byte, HeaderLen)); err != nil {
+				t.Fatalf("after %d questions it was given up: %v", i, c.fail(ErrClosed))
+			}
+			if answers {
+				c.heard.Store(int64(time.Since(c.opened)))
+			}
+		}
+		heard := time.Duration(c.heard.Load())
+		<-c.done
+		if silent := time.Since(c.opened) - heard; silent != LostAfter {
+			t.Errorf("given up after %s of silence, want %s", silent, LostAfter)
+		}
+	})
+}
+
 // Late answers to a request that has timed out belong to none.
 func TestAnswersToOthers(t *testing.T) {
 	const last = ^uint32(0)
