@@ -135,11 +135,9 @@ func Veth(a *NS, aName string, b *NS, bName string) {
 	a.IP("link set " + aName + " up")
 	b.IP("link set " + bName + " up")
 	// The end that was up first drops all frames until the kernel has processed the event that the other is up.
-	for start := time.Now(); !strings.Contains(a.IP("link show "+aName), "state UP"); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 10*time.Second {
-			a.t.Fatalf("%s is not up 10 s after its peer: %s", aName, a.IP("link show "+aName))
-		}
-	}
+	Wait(a.t, time.Minute, aName+" to be up after its peer", func() bool {
+		return strings.Contains(a.IP("link show "+aName), "state UP")
+	})
 }
 
 func ip(t testing.TB, args ...string) {
