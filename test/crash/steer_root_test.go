@@ -259,7 +259,8 @@ const newNeighbour = "192.168.77.2"
 func (c cluster) newFlow(t *testing.T) {
 	t.Helper()
 	c.exec(t, "ip", "neigh", "flush", "to", newNeighbour)
-	c.exec(t, "ping", "-c1", "-w50", newNeighbour) // until the first answer: the lab's switch may lose one
+	// Until the first answer: the lab's switch may lose one, or stand still for longer than the kernel asks (3 s).
+	must(t, ping(c.node.Start, node, netip.MustParseAddr(newNeighbour)))
 }
 
 // hostUnmoved calls do under streams between host and router, and under TCP connections. It does so again if packets
