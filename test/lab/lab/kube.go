@@ -3,9 +3,11 @@ package lab
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"time"
@@ -217,6 +219,11 @@ func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
 	return nil
 }
 
+// applyTimeout is the time limit of Fairlead's manifest.
+const applyTimeout = 3 * time.Minute
+
+// applyClusterManifests applies Fairlead's manifest, again where the API server has not answered: it may stand still
+// for longer than a client waits, as in a guest whose one processor has to serve all that is new.
 func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	path, err := kubebin.Find(clusterManifest)
 	if err != nil {
@@ -230,10 +237,18 @@ func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Apply(ctx, manifest, clusterObjects); err != nil {
-		return fmt.Errorf("Fairlead's manifest: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	for {
+		var unanswered *url.Error
+		_, err := client.Apply(ctx, manifest, clusterObjects)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.As(err, &unanswered) || ctx.Err() != nil:
+			return fmt.Errorf("Fairlead's manifest: %w", err)
+		}
 	}
-	return nil
 }
 
 // Wipe deletes all objects of the cluster, and does what kubelets then do: Nodes are registered, agents get tokens.
