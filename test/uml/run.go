@@ -35,7 +35,8 @@ type Command struct {
 	Timeout time.Duration
 	// Log receives the kernel's log. nil: discarded.
 	Log io.Writer
-	// Note, if not nil, gets a line if system calls take twice as long in this guest as they could.
+	// Note, if not nil, gets a line if system calls take twice as long in this guest as they could, and one if the
+	// machine's limit of mappings is too low for a guest, which is raised where that is allowed.
 	Note io.Writer
 }
 
@@ -83,6 +84,7 @@ func run(ctx context.Context, c Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	moreMaps(mapsFile, orDiscard(c.Note))
 	dir, err := c.writeJob()
 	if err != nil {
 		return 0, err
