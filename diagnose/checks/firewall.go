@@ -118,11 +118,12 @@ func (all drops) ofTunnel(s api.AgentState, tunnel nat.Tunnel) (found []report.F
 
 func (all drops) ofPods(s api.AgentState) (found []report.Finding) {
 	for _, d := range all {
-		cause := "a firewall of this node drops packets from pods on %s to pods here, at least those of new connections of UDP"
+		family := map[bool]string{true: "IPv4", false: "IPv6"}[d.packet.Dst.Is4()]
+		cause := "a firewall of this node drops %s packets from pods on %s to pods here, at least those of new connections of UDP"
 		if !d.in {
-			cause = "a firewall of this node drops packets from pods here to pods on %s, at least those of new connections of UDP"
+			cause = "a firewall of this node drops %s packets from pods here to pods on %s, at least those of new connections of UDP"
 		}
-		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, nodesInWords(d.nodes)), d.openRouted(s)))
+		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, family, nodesInWords(d.nodes)), d.openRouted(s)))
 	}
 	return found
 }
