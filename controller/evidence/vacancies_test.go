@@ -1,0 +1,27 @@
+package evidence
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/reclaim"
+)
+
+// A Pod that was created while an API server took an hour to answer the first look is seen by none that comes shortly
+// after: the grace period starts with the answer.
+func TestGraceStartsWithTheAnswer(t *testing.T) {
+	const grace = 10 * time.Minute
+	podCIDRs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	l := &look{at: time.Now().Add(-time.Hour), since: map[netip.Prefix]time.Time{}}
+	for _, began := range []time.Time{l.at, time.Now(), time.Now().Add(grace / 2)} {
+		l.at = began
+		if got := l.vacant(reclaim.ClusterNode{}, nil, podCIDRs, grace); len(got) > 0 {
+			t.Errorf("%v is vacant by a look that began %v after now", got, time.Until(began).Round(time.Minute))
+		}
+	}
+	l.at = time.Now().Add(grace + time.Second)
+	if got := l.vacant(reclaim.ClusterNode{}, nil, podCIDRs, grace); len(got) != 1 {
+		t.Errorf("%v is vacant after the grace period, want %v", got, podCIDRs)
+	}
+}
