@@ -59,6 +59,7 @@ type State struct {
 
 	bridge, patch, nicPort, root string // UUIDs
 	ports                        []string
+	patchRight                   bool // the patch port is the bridge's, and as it should be
 }
 
 // Read reads the state.
@@ -84,7 +85,9 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 			ids := textMap(row, "external_ids")
 			s.Present, s.bridge, s.ports, s.NIC = true, uuid(row), ports, has
 			s.Ours, s.BootID = ids[markKey] == markUplink, ids[bootKey]
-			s.Wrong = slices.Concat(b.wrongColumns(row), b.wrongPorts(results, nic))
+			wrongPatch := b.wrongPatch(results)
+			s.Wrong = slices.Concat(b.wrongColumns(row), b.wrongPorts(results, nic), wrongPatch)
+			s.patchRight = len(wrongPatch) == 0 && slices.Contains(ports, s.patch)
 			if s.BootID != b.BootID || !slices.Contains(ports, s.patch) {
 				s.Wrong = append(s.Wrong, "mark or patch port")
 			}
@@ -99,22 +102,29 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	return s, nil
 }
 
-// wrongPorts are the columns of the bridge's own port, the patch port and the NIC's, if there is one, that are not as
-// they should be, given what Read has read.
+// wrongPorts are the columns of the bridge's own port and the NIC's, if there is one, that are not as they should be,
+// given what Read has read.
 func (b Bridge) wrongPorts(results []ovsdb.OperationResult, nic string) (wrong []string) {
-	wrong = slices.Concat(notPlain(nic, first(results[1])), notPlain(b.Patch, first(results[2])),
-		notPlain(b.Name, first(results[7])))
+	wrong = slices.Concat(notPlain(nic, first(results[1])), notPlain(b.Name, first(results[7])))
 	own := first(results[5])
 	for _, x := range []struct {
 		column string
 		right  bool
 	}{{"interface " + nic + ": type", isSystem(first(results[3]))},
-		{"interface " + b.Patch + ": type or peer", b.hasPatch(first(results[4]))},
 		{"interface " + b.Name + ": type", text(own, "type") == "internal"},
 		{"interface " + b.Name + ": mtu_request", number(own, "mtu_request") == b.MTU}} {
 		if !x.right {
 			wrong = append(wrong, x.column)
 		}
+	}
+	return wrong
+}
+
+// wrongPatch is the same of the patch port.
+func (b Bridge) wrongPatch(results []ovsdb.OperationResult) []string {
+	wrong := notPlain(b.Patch, first(results[2]))
+	if !b.hasPatch(first(results[4])) {
+		wrong = append(wrong, "interface "+b.Patch+": type or peer")
 	}
 	return wrong
 }
@@ -186,15 +196,20 @@ func (db DB) Ensure(ctx context.Context, b Bridge, nic string) error {
 	if s.Complete {
 		return nil
 	}
-	// Every column is set anew, and so is the patch port: one that is not right is replaced.
-	ops := addPort(b.Patch, ovsdb.Row{"type": "patch", "options": ovsop.Map(map[string]string{"peer": b.Peer})})
+	// Every column is set anew. A patch port that is not right is replaced, and only such a one: that costs packets.
+	var ops []ovsdb.Operation
+	if !s.patchRight {
+		ops = addPort(b.Patch, ovsdb.Row{"type": "patch", "options": ovsop.Map(map[string]string{"peer": b.Peer})})
+	}
 	row := ovsdb.Row{"datapath_type": b.Datapath, "fail_mode": "standalone", "controller": ovsop.Set(),
 		"other_config": ovsop.Map(b.otherConfig()), "mirrors": ovsop.Set(), "flood_vlans": ovsop.Set(),
 		"stp_enable": false, "rstp_enable": false,
 		"external_ids": ovsop.Map(map[string]string{markKey: markUplink, bootKey: b.BootID})}
 	if s.Present {
-		others := slices.DeleteFunc(s.ports, func(id string) bool { return id == s.patch })
-		row["ports"] = ovsop.Refs(append(others, portRef(b.Patch))...)
+		if !s.patchRight {
+			others := slices.DeleteFunc(s.ports, func(id string) bool { return id == s.patch })
+			row["ports"] = ovsop.Refs(append(others, portRef(b.Patch))...)
+		}
 		ops = append(ops, ovsop.Update("Bridge", ovsop.ByUUID(s.bridge), row),
 			ovsop.Update("Interface", ovsop.Is("name", b.Name), ovsdb.Row{"mtu_request": b.MTU, "type": "internal"}),
 			ovsop.Update("Port", ovsop.Is("name", b.Name), plainColumns()), onRoot(s))

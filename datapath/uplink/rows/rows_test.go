@@ -101,6 +101,7 @@ func TestRowsAreMended(t *testing.T) {
 	must(t, db.Ensure(ctx, bridge(), "p0"))
 	must(t, db.AddNIC(ctx, bridge(), "p0"))
 	must(t, db.Retranslate(ctx, bridge(), "p0"))
+	patch := read(t, db).patch
 	for _, change := range []string{
 		"set-fail-mode br-uplink secure", "set-controller br-uplink tcp:127.0.0.1:1", "del-port up1",
 		"set Interface up1 options:peer=x", "set Interface up1 type=internal", "remove Bridge br-uplink other_config forward-bpdu",
@@ -118,7 +119,10 @@ func TestRowsAreMended(t *testing.T) {
 		must(t, db.Ensure(ctx, bridge(), "p0"))
 		if s := read(t, db); !s.Complete || !s.NIC {
 			t.Errorf("%s: not repaired: %+v", change, s)
+		} else if replaced := s.patch != patch; replaced != strings.Contains(change, " up1") {
+			t.Errorf("%s: the patch port is replaced: %v", change, replaced)
 		}
+		patch = read(t, db).patch
 	}
 }
 
