@@ -59,53 +59,54 @@ func honouredKeys() []Entry {
 				"tunnel's overhead unless trafficEncapMode is noEncap. With IPv6 at least 1280",
 			set: func(c *values, v Value) { c.DefaultMTU = v.Int }},
 		{In: Agent, Key: "disableTXChecksumOffload", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "switches tx checksum offload off in pods. On the netdev datapath it always is off",
+			Text: "disables TX checksum offload in pods. On the netdev datapath it is always disabled",
 			set:  func(c *values, v Value) { c.DisableTXChecksumOffload = v.Bool }},
 		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "pods that ask for an IPPool get an address of it and are put onto the underlay, through the transport " +
-				"interface, in any trafficEncapMode. A node without a podCIDR serves these alone, instead of exiting with " +
-				"code 78",
+			Text: "pods that ask for an IPPool get an address of it and are connected to the underlay, through the transport " +
+				"interface, in any trafficEncapMode. On a node without a podCIDR the agent serves only such pods, instead of " +
+				"exiting with code 78",
 			set: func(c *values, v Value) { c.EnableBridgingMode = v.Bool }},
 		{In: Agent, Key: "serviceCIDR", Want: subnet4(), Default: "10.96.0.0/12", Fate: Honoured,
-			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`), beside those " +
-				"of ServiceCIDRs in the API. What bridged pods send elsewhere goes to the underlay",
+			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`), in addition " +
+				"to those of ServiceCIDRs in the API. Bridged pods' packets to other addresses go to the underlay",
 			set: func(c *values, v Value) { c.ServiceCIDR = v.Prefixes[0] }},
 		{In: Agent, Key: "serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
 			Text: "the same for IPv6",
 			set:  func(c *values, v Value) { c.ServiceCIDRv6 = v.Prefixes[0] }},
 		{In: Agent, Key: "services", Want: oneOf(api.ServicesOVS, api.ServicesHost), Default: api.ServicesOVS, Fate: Honoured,
-			Text: "who translates the ClusterIPs that pods send to. ovs: Open vSwitch, and endpoints see their client's own " +
-				"address. host: the node's kube-proxy, and endpoints see that of their client's node (docs/services.md)",
+			Text: "what translates the ClusterIPs that pods send to. ovs: Open vSwitch, and endpoints see their client's own " +
+				"address. host: the node's kube-proxy, and endpoints see the address of their client's node (docs/services.md)",
 			set: func(c *values, v Value) { c.Services = v.Str }},
 		{In: Agent, Key: "networkPolicies", Want: oneOf(api.PoliciesReport, api.PoliciesEnforce), Default: api.PoliciesEnforce,
 			Fate: Honoured,
-			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. enforce: Open vSwitch enforces them " +
+			Text: "whether NetworkPolicies and ClusterNetworkPolicies are enforced. enforce: Open vSwitch enforces them " +
 				"(docs/policy.md). report: none is enforced, and each has an Event that says so",
 			set: func(c *values, v Value) { c.NetworkPolicies = v.Str }},
 		{In: Agent, Key: "policyStart", Want: oneOf(api.PolicyStartWait, api.PolicyStartClosed), Default: api.PolicyStartWait,
 			Fate: Honoured,
-			Text: "with networkPolicies: enforce, what becomes of pods while the policies are not known, after a start " +
-				"without the API server. wait: for policyStartWait none is added. closed: they are, and only the node reaches them",
+			Text: "with networkPolicies: enforce, how new pods are handled while the policies are not known, after a start " +
+				"without the API server. wait: they are not added for policyStartWait. closed: they are added, and only the node " +
+				"reaches them",
 			set: func(c *values, v Value) { c.PolicyStart = v.Str }},
 		{In: Agent, Key: "policyStartWait", Want: duration(24*time.Hour, ", at most 24h"), Default: "1m", Fate: Honoured,
-			Text: "with policyStart: wait, after what time without the policies it goes on as with closed",
+			Text: "with policyStart: wait, how long the agent waits for the policies before it continues as with closed",
 			set:  func(c *values, v Value) { c.PolicyStartWait = v.Duration }},
 		{In: Agent, Key: "policyLogDenied", Want: oneOf(api.PolicyLogNone, api.PolicyLogAnnotated, api.PolicyLogAll),
 			Default: api.PolicyLogAnnotated, Fate: Honoured,
-			Text: "with networkPolicies: enforce, of whose pods denied packets are logged, as far as a limit allows " +
-				"(docs/policy.md). annotated: of Namespaces with the annotation `" + api.AnnotationLogDenied + ": \"true\"`",
+			Text: "with networkPolicies: enforce, the pods whose denied packets are logged, up to a limit " +
+				"(docs/policy.md). annotated: those of Namespaces with the annotation `" + api.AnnotationLogDenied + ": \"true\"`",
 			set: func(c *values, v Value) { c.PolicyLogDenied = v.Str }},
 		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityProbe,
 			Fate: Honoured,
-			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +
+			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR is used for that, " +
 				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md)",
 			set: func(c *values, v Value) { c.Reachability = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfacePattern(), Default: `""`, Fate: Honoured,
-			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode. Of several with addresses that a pattern fits, it is the one with the Node's IP. Empty: the one found by transportInterfaceCIDRs, " +
+			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode. If a pattern matches several interfaces with addresses, the one with the Node's IP. Empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",
 			set: func(c *values, v Value) { c.TransportInterface = v.Str }},
 		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
-			Text: "subnets, one of which the transport interface has an address in; used if transportInterface is empty",
+			Text: "subnets, in one of which the transport interface has an address; used if transportInterface is empty",
 			set:  func(c *values, v Value) { c.TransportInterfaceCIDRs = v.Prefixes }},
 		{In: Agent, Key: "cniSocket", Want: path(107), Default: "/run/fairlead/cni.sock", Fate: Honoured,
 			Text: "the unix socket that the CNI plugin calls. Antrea's default is `/var/run/antrea/cni.sock`",
