@@ -104,11 +104,13 @@ test-kernel: root deps build plugins once ## the tests of the datapath on the ke
 KUBERNETES ?=
 export FAIRLEAD_TEST_KUBERNETES ?= $(KUBERNETES)
 
-# Half of the functions run on containerd 2.3, all else on Debian's 1.6; with CONTAINERD=2.3 everything runs on 2.3.
-CONTAINERD ?=
-e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); CONTAINERD=2.3, KUBERNETES=1.37
+# Half of the functions run on containerd 2.3, all else on Debian's 1.6. With RUNTIME=containerd-2.3 or RUNTIME=cri-o,
+# which is built at its first use, everything runs on that.
+RUNTIME ?=
+e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); RUNTIME=cri-o, KUBERNETES=1.37
+	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
+	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
@@ -116,8 +118,9 @@ e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containe
 # The first release is a commit, as no version has been released before it.
 FROM ?= a34be2f
 e2e-upgrade: root deps build image once ## a cluster with an earlier release, FROM=COMMIT, is upgraded, rolled back and upgraded again (minutes)
+	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	@rm -rf out/e2e-upgrade; mkdir -p out/e2e-upgrade; failed=0; \
-	FAIRLEAD_TEST_FROM='$(FROM)' FAIRLEAD_TEST_CONTAINERD='$(CONTAINERD)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-upgrade' $(SUMMARY) \
+	FAIRLEAD_TEST_FROM='$(FROM)' FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-upgrade' $(SUMMARY) \
 		-timeout 60m -run '^TestE2EUpgrade' ./test/e2e/events || failed=1; \
 	cat out/e2e-upgrade/*.txt; exit $$failed
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# deps.sh [image]: installs the missing Debian packages that the tests and the lab
-# need, or with "image" those that build the image. Installed ones are not changed.
+# deps.sh [image|cri-o]: installs the missing Debian packages that the tests and the lab
+# need, or with "image" those that build the image, with "cri-o" those that build and run
+# CRI-O. Installed ones are not changed.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -38,6 +39,12 @@ if [[ ${1:-} == image ]]; then
 	needs='
 buildah                        buildah
 debootstrap                    debootstrap
+'
+elif [[ ${1:-} == cri-o ]]; then
+	needs='
+conmon                         conmon
+gcc                            gcc
+/usr/include/stdio.h           libc6-dev
 '
 fi
 missing=()

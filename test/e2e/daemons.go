@@ -14,7 +14,7 @@ import (
 
 func daemonCommand(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "daemon NODE kubelet|containerd|kube-proxy start|stop|kill|log",
+		Use:   "daemon NODE kubelet|runtime|kube-proxy start|stop|kill|log",
 		Short: "Start or end a daemon of a node, or print its log",
 		Long:  `Start or end a daemon of a node, or print its log. A daemon that was ended stays down until "start".`,
 		Args:  cobra.ExactArgs(3),

@@ -49,8 +49,8 @@ is the image ` + bed.TestImage + `, a server and client for tests (--help there)
 	flags.StringVar(&datapath, "datapath", string(vswitch.Auto),
 		"what Open vSwitch will use on the nodes: system (the kernel's), netdev, or auto: what is there")
 	flags.StringVar(&o.KubeProxy, "kube-proxy", bed.Nftables, "nftables, iptables or none")
-	flags.StringVar(&o.Containerd, "containerd", bed.DebianContainerd,
-		bed.DebianContainerd+": the installed one, or "+bed.Containerd23+", which is built once on a machine")
+	flags.StringVar(&o.Runtime, "runtime", bed.Containerd, bed.Containerd+": the installed one; "+bed.Containerd23+
+		" or "+bed.CRIO+", which are built once on a machine")
 	flags.BoolVar(&o.NoNodeCIDRs, "no-node-cidrs", false, "kube-controller-manager gives nodes no podCIDR")
 	flags.BoolVar(&o.Audit, "audit", false, "keep an audit log of the API server")
 	flags.StringArrayVar(&o.Images, "import", nil, "archive of images for every node; may be repeated")

@@ -1,7 +1,7 @@
 // Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
 // first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
 // tests; from test/coredns the cluster's DNS, from test/policyapi the tests of network-policy-api, from test/cyclonus
-// those of cyclonus, from test/helm Helm, and from test/containerd a newer containerd than Debian's.
+// those of cyclonus, from test/helm Helm, and from test/containerd and test/crio container runtimes that Debian lacks.
 package kubebin
 
 import (
@@ -129,6 +129,19 @@ func GetContainerd(ctx context.Context, progress io.Writer) (string, error) {
 		}})
 }
 
+// GetCRIO returns the directory with CRI-O, its pinns, which is C, and a program that loads images, and builds them as
+// Get does.
+func GetCRIO(ctx context.Context, progress io.Writer) (string, error) {
+	const module = "github.com/cri-o/cri-o"
+	return kept(ctx, progress, thing{name: "crio", module: "test/crio", packages: []string{"load"},
+		cost: "1 to 6 minutes; needs a C compiler", build: func(b builder) error {
+			// Without these, it needs C libraries, for signed images and a file system that nodes do not have.
+			b.tags = "containers_image_openpgp,exclude_graphdriver_btrfs"
+			return errors.Join(b.program("crio", module+"/cmd/crio"), b.program("load", "./load"),
+				b.c("pinns", module, "pinns/src"))
+		}})
+}
+
 // GetHelm returns the path of Helm, and builds it as Get does.
 func GetHelm(ctx context.Context, progress io.Writer) (string, error) {
 	const name = "helm"
@@ -226,6 +239,7 @@ func read(module, modFile string, packages []string) (content []byte, version st
 type builder struct {
 	ctx                         context.Context
 	module, goMod, version, dir string
+	tags                        string // of Go's build
 	progress                    io.Writer
 }
 
@@ -239,21 +253,47 @@ func (b builder) tests(name, pkg string) error { return b.goTool(name, pkg, "tes
 
 // copy copies files beside the source of package pkg.
 func (b builder) copy(pkg string, names ...string) error {
-	cmd := exec.CommandContext(b.ctx, "go", "list", "-modfile="+b.goMod, "-f", "{{.Dir}}", pkg)
-	cmd.Dir, cmd.Stderr = b.module, b.progress
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	dir, err := cmd.Output()
+	dir, err := b.source(pkg)
 	if err != nil {
-		return fmt.Errorf("looking for the source of %s: %w", pkg, err)
+		return err
 	}
 	for _, name := range names {
-		data, err := os.ReadFile(filepath.Join(string(bytes.TrimSpace(dir)), name))
+		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(b.dir, filepath.Base(name)), data, 0o644); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// source returns the directory of a package's source or, after the argument -m, of a module's.
+func (b builder) source(args ...string) (string, error) {
+	cmd := exec.CommandContext(b.ctx, "go", append([]string{"list", "-modfile=" + b.goMod, "-f", "{{.Dir}}"}, args...)...)
+	cmd.Dir, cmd.Stderr = b.module, b.progress
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	dir, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("looking for the source of %v: %w", args, err)
+	}
+	return string(bytes.TrimSpace(dir)), nil
+}
+
+// c builds a program of the C files in a directory of a Go module.
+func (b builder) c(name, module, dir string) error {
+	root, err := b.source("-m", module)
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.c"))
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(b.ctx, "gcc", append([]string{"-O2", "-static", "-o", filepath.Join(b.dir, name)}, files...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("gcc of %s, which Debian has in gcc and libc6-dev: %w\n%s", name, err, out)
 	}
 	return nil
 }
@@ -266,7 +306,7 @@ func (b builder) goTool(name, pkg string, how ...string) error {
 			flags += fmt.Sprintf(" -X %s.gitVersion=%s", where, b.version)
 		}
 	}
-	cmd := exec.CommandContext(b.ctx, "go", append(how, "-modfile="+b.goMod, "-trimpath", "-ldflags", flags,
+	cmd := exec.CommandContext(b.ctx, "go", append(how, "-modfile="+b.goMod, "-trimpath", "-tags", b.tags, "-ldflags", flags,
 		"-o", filepath.Join(b.dir, name), pkg)...)
 	cmd.Dir = b.module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")

@@ -39,8 +39,8 @@ type spec struct {
 	NoNodeCIDRs bool
 	// Kube and Tool are the programs kubeparts and e2e-tool.
 	Kube, Tool string
-	// Containerd is the directory of containerd, its shim and ctr. Empty: those in PATH.
-	Containerd string
+	// Runtime is that of Options. RuntimeDir is the directory of its programs. Empty: those in PATH.
+	Runtime, RuntimeDir string
 }
 
 // TestImage is the name of the image that every node has: test/e2e/e2e-tool. Without a command it waits.
@@ -165,6 +165,9 @@ func (b *Bed) Plane() controlplane.Plane {
 	}
 	return p
 }
+
+// Runtime is the container runtime of the nodes: Containerd, Containerd23 or CRIO.
+func (b *Bed) Runtime() string { return b.spec.Runtime }
 
 // AuditLog is the path of the API server's audit log, JSON lines, if Options.Audit is set.
 func (b *Bed) AuditLog() string { return b.Plane().AuditLog() }

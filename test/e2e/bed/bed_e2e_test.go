@@ -186,7 +186,7 @@ func logState(t *testing.T, b *Bed) {
 		t.Logf("%v, %v\n%s", args, err, out)
 	}
 	for _, node := range b.Nodes() {
-		for _, d := range []Daemon{Containerd, Kubelet, KubeProxy} {
+		for _, d := range Daemons() {
 			t.Logf("%s on %s:\n%s", d, node, b.daemon(node, d).Tail(25))
 		}
 	}

@@ -2,11 +2,8 @@ package bed
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,13 +19,13 @@ type Daemon string
 
 // The daemons of a node.
 const (
-	Containerd Daemon = "containerd"
-	Kubelet    Daemon = "kubelet"
-	KubeProxy  Daemon = "kube-proxy"
+	Runtime   Daemon = "runtime" // containerd or CRI-O
+	Kubelet   Daemon = "kubelet"
+	KubeProxy Daemon = "kube-proxy"
 )
 
 // Daemons are all daemons of a node.
-func Daemons() []Daemon { return []Daemon{Containerd, Kubelet, KubeProxy} }
+func Daemons() []Daemon { return []Daemon{Runtime, Kubelet, KubeProxy} }
 
 func (b *Bed) daemon(node string, d Daemon) host.Process {
 	return host.Process{Host: b.Host(node), Name: string(d)}
@@ -63,15 +60,15 @@ func (b *Bed) check(node string, d Daemon) error {
 	return err
 }
 
-// Start starts a daemon that is down. For containerd and kubelet it waits until they serve: a kubelet exits at its
-// start when containerd does not answer.
+// Start starts a daemon that is down. For the runtime and kubelet it waits until they serve: a kubelet exits at its
+// start when the runtime does not answer.
 func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
 	if err := b.check(node, d); err != nil {
 		return err
 	}
 	switch d {
-	case Containerd:
-		return b.startContainerd(ctx, node)
+	case Runtime:
+		return b.runtime().start(ctx, node)
 	case Kubelet:
 		if err := b.startKubelet(node); err != nil {
 			return err
@@ -88,52 +85,6 @@ func (b *Bed) StartKubeProxy(node, mode string) error {
 		mode = Nftables
 	}
 	return b.Plane().StartKubeProxy(b.daemon(node, KubeProxy), mode)
-}
-
-const (
-	containerdConf = "/etc/containerd/config.toml"
-	// baseSpec is the base of every container's runtime configuration.
-	baseSpec         = "/etc/containerd/base-spec.json"
-	containerdSocket = "/run/containerd/containerd.sock"
-)
-
-// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read, without the path of the shim: one in
-// PATH would come before the one beside containerd. Root may lack CAP_SYS_RESOURCE, for
-// example in a container: runc then cannot set a sandbox's score of -998, and containerd must not request one lower
-// than its own.
-const containerdConfig = `version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "` + TestImage + `"
-  restrict_oom_score_adj = true
-  stream_server_address = "127.0.0.1"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      runtime_path = %q
-      base_runtime_spec = "` + baseSpec + `"
-`
-
-// containerd is the path of one of containerd's programs, or its name, if that is in PATH.
-func (b *Bed) containerd(program string) string { return filepath.Join(b.spec.Containerd, program) }
-
-// startContainerd starts containerd and waits until it serves.
-func (b *Bed) startContainerd(ctx context.Context, node string) error {
-	h := b.Host(node)
-	shim, err := exec.LookPath(b.containerd("containerd-shim-runc-v2"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(h.Private(containerdConf), fmt.Appendf(nil, containerdConfig, shim), 0o644); err != nil {
-		return err
-	}
-	if err := b.writeBaseSpec(ctx, node); err != nil {
-		return fmt.Errorf("the base of all containers on %s: %w", node, err)
-	}
-	if err := b.daemon(node, Containerd).Start(b.containerd("containerd"), "--config", containerdConf); err != nil {
-		return err
-	}
-	return b.awaitServing(ctx, node, Containerd, b.containerd("ctr"), "version")
 }
 
 // awaitServing waits until a probe of the daemon, a program on its node, succeeds.
@@ -155,25 +106,6 @@ func (b *Bed) awaitServing(ctx context.Context, node string, d Daemon, probe ...
 
 // servingTimeout is the time limit for a daemon to serve.
 const servingTimeout = 3 * time.Minute
-
-// writeBaseSpec adds the hook that shows containers the boot ID of their node to containerd's own base.
-func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
-	out, err := b.NodeExec(ctx, node, b.containerd("ctr"), "oci", "spec")
-	if err != nil {
-		return err
-	}
-	var spec map[string]any
-	if err := json.Unmarshal([]byte(out), &spec); err != nil {
-		return err
-	}
-	spec["hooks"] = map[string]any{"createContainer": []any{
-		map[string]any{"path": Tool, "args": []string{toolName, "boot-id"}}}}
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(b.Host(node).Private(baseSpec), data, 0o644)
-}
 
 const (
 	kubeletConf       = "/etc/kubernetes/kubelet.yaml"
@@ -238,8 +170,8 @@ func (b *Bed) ClusterDNS() []string {
 func (b *Bed) kubeletConfig() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"containerRuntimeEndpoint": "unix://" + containerdSocket,
-		// containerd 1.6 does not report its cgroup driver to kubelet.
+		"containerRuntimeEndpoint": "unix://" + b.runtime().socket(),
+		// containerd 1.6 does not report its cgroup driver to kubelet, as other runtimes do.
 		"cgroupDriver": "cgroupfs",
 		// Since 1.35 kubelet refuses cgroup v1 by default; with v2 the setting has no effect.
 		"failCgroupV1":           false,

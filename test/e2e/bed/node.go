@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// private are directories of a node beside those of every host: containerd's layers cannot be on the overlay of /var.
+// private are directories of a node beside those of every host: a runtime's layers cannot be on the overlay of /var.
 var private = [...]string{
-	"/etc/kubernetes", "/etc/containerd", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods",
+	"/etc/kubernetes", "/etc/containerd", "/var/lib/containerd", "/etc/containers", "/etc/crio", "/var/lib/containers",
+	"/var/lib/kubelet", "/var/log/pods",
 }
 
-// makeNode creates a node with an empty disk, up to containerd with images.
+// makeNode creates a node with an empty disk, up to its runtime with images.
 func (b *Bed) makeNode(ctx context.Context, name string, images []string) error {
 	if err := b.boot(ctx, name); err != nil {
 		return err
@@ -30,7 +31,7 @@ func (b *Bed) makeNode(ctx context.Context, name string, images []string) error 
 	return b.importOn(ctx, name, images...)
 }
 
-// boot starts the machine of a node, whose disk may exist, up to containerd.
+// boot starts the machine of a node, whose disk may exist, up to its runtime.
 func (b *Bed) boot(ctx context.Context, name string) error {
 	h, n, err := b.node(name)
 	if err != nil {
@@ -70,7 +71,7 @@ func (b *Bed) boot(ctx context.Context, name string) error {
 	if err := h.StartInit(Tool); err != nil {
 		return err
 	}
-	return b.startContainerd(ctx, name)
+	return b.runtime().start(ctx, name)
 }
 
 // Tool is the path of e2e-tool on every host of a bed.
@@ -151,7 +152,7 @@ func (b *Bed) Crash(ctx context.Context, name string) error {
 	return h.ShutDown()
 }
 
-// Boot is the next boot of a node after Crash: another boot ID, an empty /run; containerd, kubelet and, unless the bed
+// Boot is the next boot of a node after Crash: another boot ID, an empty /run; the runtime, kubelet and, unless the bed
 // has none, kube-proxy are started.
 func (b *Bed) Boot(ctx context.Context, name string) error {
 	if err := b.boot(ctx, name); err != nil {
@@ -176,7 +177,7 @@ func (b *Bed) importOn(ctx context.Context, name string, archives ...string) err
 		if err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, b.containerd("ctr"), "-n", "k8s.io", "images", "import", "-")
+		cmd := b.runtime().load(ctx)
 		cmd.Stdin = f
 		err = b.run(cmd, name)
 		f.Close()

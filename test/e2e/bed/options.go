@@ -25,11 +25,16 @@ const (
 	NoKubeProxy = "none"
 )
 
-// Versions of containerd: the installed one, which is Debian's, and that of the module test/containerd.
+// Container runtimes of the nodes: the installed containerd, which is Debian's, that of the module test/containerd, and
+// CRI-O of the module test/crio.
 const (
-	DebianContainerd = "debian"
-	Containerd23     = "2.3"
+	Containerd   = "containerd"
+	Containerd23 = "containerd-2.3"
+	CRIO         = "cri-o"
 )
+
+// RuntimeVariable names the environment variable that selects the runtime of tests that name none.
+const RuntimeVariable = "FAIRLEAD_TEST_RUNTIME"
 
 // Options of a bed. The zero value of a field means its default.
 type Options struct {
@@ -47,8 +52,8 @@ type Options struct {
 	NoNodeCIDRs bool
 	// KubeProxy is Nftables (the default), IPTables or NoKubeProxy.
 	KubeProxy string
-	// Containerd is DebianContainerd or Containerd23. Default: what FAIRLEAD_TEST_CONTAINERD says, or DebianContainerd.
-	Containerd string
+	// Runtime is Containerd, Containerd23 or CRIO. Default: what RuntimeVariable says, or Containerd.
+	Runtime string
 	// Audit enables the API server's audit log: Bed.AuditLog.
 	Audit bool
 	// Images are archives that are imported on every node before its kubelet starts.
@@ -64,7 +69,7 @@ func (o *Options) complete() error {
 	o.IPFamily = orElse(o.IPFamily, underlay.Dual)
 	o.Datapath = orElse(o.Datapath, vswitch.Auto)
 	o.KubeProxy = orElse(o.KubeProxy, Nftables)
-	o.Containerd = orElse(o.Containerd, orElse(os.Getenv("FAIRLEAD_TEST_CONTAINERD"), DebianContainerd))
+	o.Runtime = orElse(o.Runtime, orElse(os.Getenv(RuntimeVariable), Containerd))
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -82,8 +87,8 @@ func (o *Options) complete() error {
 	if !slices.Contains([]string{Nftables, IPTables, NoKubeProxy}, o.KubeProxy) {
 		return fmt.Errorf("kube-proxy mode %q is none of %s, %s and %s", o.KubeProxy, Nftables, IPTables, NoKubeProxy)
 	}
-	if !slices.Contains([]string{DebianContainerd, Containerd23}, o.Containerd) {
-		return fmt.Errorf("containerd %q is neither %s nor %s", o.Containerd, DebianContainerd, Containerd23)
+	if !slices.Contains([]string{Containerd, Containerd23, CRIO}, o.Runtime) {
+		return fmt.Errorf("runtime %q is none of %s, %s and %s", o.Runtime, Containerd, Containerd23, CRIO)
 	}
 	if o.Datapath == vswitch.Auto {
 		o.Datapath = vswitch.Netdev

@@ -36,11 +36,9 @@ func Up(ctx context.Context, o Options) (*Bed, error) {
 		return nil, err
 	}
 	b := &Bed{dir: dirOf(o.Name), spec: spec{Nodes: o.Nodes, IPFamily: o.IPFamily, Datapath: o.Datapath,
-		KubeProxy: o.KubeProxy, Audit: o.Audit, NoNodeCIDRs: o.NoNodeCIDRs, Kube: kube}}
-	if o.Containerd == Containerd23 {
-		if b.spec.Containerd, err = kubebin.GetContainerd(ctx, progressWriter(o.Progress)); err != nil {
-			return nil, err
-		}
+		KubeProxy: o.KubeProxy, Audit: o.Audit, NoNodeCIDRs: o.NoNodeCIDRs, Kube: kube, Runtime: o.Runtime}}
+	if b.spec.RuntimeDir, err = getRuntime(ctx, progressWriter(o.Progress), o.Runtime); err != nil {
+		return nil, err
 	}
 	if b.lock, err = claim(b.dir); err != nil {
 		return nil, err
@@ -100,7 +98,7 @@ func (b *Bed) build(ctx context.Context, o Options) error {
 	images := append([]string{b.testImage()}, o.Images...)
 	for _, name := range b.Nodes() {
 		g.Go(func() error {
-			o.Progress(name + ": containerd and images")
+			o.Progress(name + ": runtime and images")
 			if err := b.makeNode(ctx, name, images); err != nil {
 				return err
 			}
@@ -143,10 +141,11 @@ func (b *Bed) makeControlPlane(ctx context.Context, o Options) error {
 	return p.StartAll(ctx, func(part controlplane.Part) { o.Progress(fmt.Sprintf("control plane: %s", part)) })
 }
 
-// programs are those that a bed starts, and the Debian packages that contain them.
-var programs = []struct{ name, debian string }{
-	{"containerd", "containerd"},
-	{"ctr", "containerd"},
+// program is one that a bed starts, and the Debian package that contains it.
+type program struct{ name, debian string }
+
+// programs are those of every bed.
+var programs = []program{
 	{"runc", "runc"},
 	{"/usr/lib/cni/loopback", "containernetworking-plugins"},
 	{"ovsdb-server", "openvswitch-switch"},
@@ -155,13 +154,19 @@ var programs = []struct{ name, debian string }{
 	{"nft", "nftables"},
 }
 
+// programsOf are those of a runtime.
+var programsOf = map[string][]program{
+	Containerd: {{"containerd", "containerd"}, {"ctr", "containerd"}},
+	CRIO:       {{"conmon", "conmon"}},
+}
+
 // preflight fails on a machine that cannot run a bed, with the remedy.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a bed makes namespaces, which only root may: run it with sudo")
 	}
 	var missing, packages []string
-	for _, p := range programs {
+	for _, p := range slices.Concat(programs, programsOf[o.Runtime]) {
 		if _, err := exec.LookPath(p.name); err != nil {
 			missing, packages = append(missing, p.name), append(packages, p.debian)
 		}

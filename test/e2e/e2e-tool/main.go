@@ -39,7 +39,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(serveCommand(), getCommand(), askCommand(), showCommand(), bootIDCommand())
+	cmd.AddCommand(serveCommand(), getCommand(), askCommand(), showCommand(), bootIDCommand(), runcCommand())
 	return cmd
 }
 

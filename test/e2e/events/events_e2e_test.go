@@ -75,7 +75,7 @@ func harmless() []event {
 		}, everything, nil},
 		{"controllers killed", killControllers, everything, nil},
 		{"kubelet killed", kill(bed.Kubelet), everything, nil},
-		{"containerd killed", kill(bed.Containerd), everything, nil},
+		{"runtime killed", kill(bed.Runtime), everything, nil},
 		{"API server killed, back after 5 s", killAPIServer, everything, nil},
 	}
 }
@@ -230,13 +230,14 @@ func (c *busy) killContainer(ctx context.Context, set, container string) error {
 	id := func() (string, error) {
 		out, err := c.Kubectl(ctx, "get", "pod", "-n", "kube-system", pod, "-o",
 			`jsonpath={.status.containerStatuses[?(@.name=="`+container+`")].containerID}`)
-		return strings.TrimPrefix(out, "containerd://"), err
+		_, id, _ := strings.Cut(out, "://") // after the runtime
+		return id, err
 	}
 	before, err := id()
 	if err != nil {
 		return err
 	}
-	if _, err := c.NodeExec(ctx, c.victim, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", before); err != nil {
+	if err := c.KillContainer(ctx, c.victim, before); err != nil {
 		return err
 	}
 	return await(ctx, "the next container "+container, func() error {

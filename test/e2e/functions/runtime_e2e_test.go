@@ -19,21 +19,57 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 )
 
-// runtime checks which CNI verbs containerd 2.3 calls beside ADD and DEL, and what becomes of pods when a plugin behind
+// runtime checks which CNI verbs the runtime calls beside ADD and DEL, and what becomes of pods when a plugin behind
 // Fairlead fails.
 func (c functions) runtime(t *testing.T) {
 	node, err := c.API.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	cluster.Must(t, err)
-	if version := node.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(version, "containerd://2.3.") {
-		t.Errorf("the runtime is %s", version)
+	want := map[string]string{bed.Containerd23: "containerd://2.3.", bed.CRIO: "cri-o://1.36."}[c.Runtime()]
+	if version := node.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(version, want) {
+		t.Errorf("the runtime is %s, not %s", version, want)
 	}
 	t.Run("STATUS", c.status)
 	t.Run("another plugin fails", c.failingPlugin)
-	t.Run("GC", func(t *testing.T) { // containerd has been started again since
-		if n := c.answered(t, "node1", "GC"); n != 0 {
+	t.Run("GC", func(t *testing.T) {
+		if c.Runtime() == bed.CRIO {
+			c.lostDEL(t)
+			return
+		}
+		if n := c.answered(t, "node1", "GC"); n != 0 { // containerd has been started again since
 			t.Errorf("%d times GC: docs say that containerd never calls it", n)
 		}
 	})
+}
+
+// lostDEL checks that CRI-O calls GC when it starts, and that GC releases what pods have, a routed and a bridged one,
+// which CRI-O has forgotten: their files are incomplete, as after a power failure. Their network namespaces and
+// interfaces exist, so the agent does not find out by itself, and no DEL of them is ever called.
+func (c functions) lostDEL(t *testing.T) {
+	const node = "node1"
+	c.apply(t, "testdata/forgotten.yaml")
+	pods := c.Running(t, "forgotten", 2)
+	gc, dels, collected := c.answered(t, node, "GC"), c.answered(t, node, "DEL"), c.collected(t, node)
+	cluster.Must(t, c.Kill(t.Context(), node, bed.Runtime))
+	for _, p := range pods {
+		_, err := c.NodeExec(t.Context(), node, "sh", "-c", `grep -l "$1" `+
+			"/var/lib/containers/storage/overlay-containers/*/userdata/config.json | xargs truncate --size=0", "sh", string(p.UID))
+		cluster.Must(t, err)
+	}
+	cluster.Must(t, c.Start(t.Context(), node, bed.Runtime))
+	cluster.Eventually(t, func() error {
+		held := strings.Fields(c.held(t, node))
+		for _, addr := range cluster.Addrs(pods...) {
+			if slices.Contains(held, addr) {
+				return fmt.Errorf("%s is held still", addr)
+			}
+		}
+		return nil
+	})
+	gc, dels, collected = c.answered(t, node, "GC")-gc, c.answered(t, node, "DEL")-dels, c.collected(t, node)-collected
+	if gc == 0 || dels != 0 || collected != len(pods) {
+		t.Errorf("%d times GC, %d times DEL, by GC the agent has removed %d pods, want %d", gc, dels, collected, len(pods))
+	}
+	c.Run(t, "delete", "pods", "-l", "app=forgotten")
 }
 
 // status checks that the runtime asks all agents for their STATUS, and that a node is not Ready while its Open vSwitch
@@ -124,7 +160,7 @@ exit 1
 	}
 }
 
-// chain adds a plugin behind those of Fairlead's network on a node. Its containerd is killed and started again, when it
+// chain adds a plugin behind those of Fairlead's network on a node. Its runtime is killed and started again, when it
 // might call GC.
 func (c functions) chain(t *testing.T, node, plugin string) {
 	t.Helper()
@@ -142,8 +178,8 @@ func (c functions) chain(t *testing.T, node, plugin string) {
 	cluster.Must(t, err)
 	write(chained)
 	t.Cleanup(func() { write(text) })
-	cluster.Must(t, c.Kill(t.Context(), node, bed.Containerd))
-	cluster.Must(t, c.Start(t.Context(), node, bed.Containerd))
+	cluster.Must(t, c.Kill(t.Context(), node, bed.Runtime))
+	cluster.Must(t, c.Start(t.Context(), node, bed.Runtime))
 }
 
 // held is what a node has for its pods: addresses of its podCIDRs, ports, and addresses of IPPools, those of all nodes.
@@ -160,12 +196,23 @@ func (c functions) held(t *testing.T, node string) string {
 }
 
 // answered is how often a node's agent has answered a CNI verb, whatever the result.
-func (c functions) answered(t *testing.T, node, verb string) (n int) {
+func (c functions) answered(t *testing.T, node, verb string) int {
+	t.Helper()
+	return c.counted(t, node, `fairlead_cni_request_duration_seconds_count\{code="\d+",verb="`+verb+`"\}`)
+}
+
+// collected is how many pods and addresses the node's agent has removed because of GC.
+func (c functions) collected(t *testing.T, node string) int {
+	t.Helper()
+	return c.counted(t, node, `fairlead_reclaimed_total\{kind="gc"\}`)
+}
+
+// counted is the sum of an agent's counters, which a regular expression selects.
+func (c functions) counted(t *testing.T, node, counters string) (n int) {
 	t.Helper()
 	out, err := c.NodeExec(t.Context(), node, "curl", "-sf", "http://127.0.0.1:10350/metrics")
 	cluster.Must(t, err)
-	count := regexp.MustCompile(`(?m)^fairlead_cni_request_duration_seconds_count\{code="\d+",verb="` + verb + `"\} (\d+)$`)
-	for _, m := range count.FindAllStringSubmatch(out, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^`+counters+` (\d+)$`).FindAllStringSubmatch(out, -1) {
 		once, err := strconv.Atoi(m[1])
 		cluster.Must(t, err)
 		n += once
