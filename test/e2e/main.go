@@ -1,5 +1,5 @@
-// Command e2e runs a real Kubernetes cluster on one machine, for trying Fairlead out and for tests: kubelets,
-// containerd and a control plane, in namespaces. The implementation is package bed; this package has the commands and
+// Command e2e runs a real Kubernetes cluster on one machine, for trying Fairlead out and for tests: kubelets, container
+// runtimes and a control plane, in namespaces. The implementation is package bed; this package has the commands and
 // flags.
 package main
 
@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const long = `Run a Kubernetes cluster on this machine: nodes with a real kubelet and containerd each, in namespaces
-of their own, an underlay with the VLANs 10 and 20, and a control plane. The nodes have no network
+const long = `Run a Kubernetes cluster on this machine: nodes with a real kubelet and container runtime each, in
+namespaces of their own, an underlay with the VLANs 10 and 20, and a control plane. The nodes have no network
 until you give them one: apply Fairlead's manifest, or use --cni bridge.
 
 Needs root and, on Debian, what "make deps" installs. "e2e down" takes everything away. One setting of

@@ -82,7 +82,7 @@ func writeBridgeConflist(h host.Host, cidrs []string) error {
 	if err != nil {
 		return err
 	}
-	// containerd watches the directory: it must not read an incomplete file.
+	// The runtime watches the directory: it must not read an incomplete file.
 	file := h.Private(bridgeConflist)
 	if err := os.WriteFile(file+".new", data, 0o644); err != nil {
 		return err

@@ -16,9 +16,8 @@ const (
 )
 
 // containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read, without the path of the shim: one in
-// PATH would come before the one beside containerd. Root may lack CAP_SYS_RESOURCE, for
-// example in a container: runc then cannot set a sandbox's score of -998, and containerd must not request one lower
-// than its own.
+// PATH would come before the one beside containerd. Root may lack CAP_SYS_RESOURCE, for example in a container: runc
+// then cannot set a sandbox's score of -998, and containerd must not request one lower than its own.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + TestImage + `"

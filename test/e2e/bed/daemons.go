@@ -171,7 +171,7 @@ func (b *Bed) kubeletConfig() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"containerRuntimeEndpoint": "unix://" + b.runtime().socket(),
-		// containerd 1.6 does not report its cgroup driver to kubelet, as other runtimes do.
+		// containerd 1.6 does not report its cgroup driver to kubelet; the other runtimes do.
 		"cgroupDriver": "cgroupfs",
 		// Since 1.35 kubelet refuses cgroup v1 by default; with v2 the setting has no effect.
 		"failCgroupV1":           false,

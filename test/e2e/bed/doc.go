@@ -1,5 +1,6 @@
-// Package bed runs a real Kubernetes cluster on one machine: every node has its own namespaces, containerd and kubelet,
-// with all paths where a distribution has them, and the control plane has a scheduler and a node lifecycle controller.
+// Package bed runs a real Kubernetes cluster on one machine: every node has its own namespaces, container runtime and
+// kubelet, with all paths where a distribution has them, and the control plane has a scheduler and a node lifecycle
+// controller.
 // Nothing on the nodes comes from Fairlead: they are NotReady until its manifests are applied, or until BridgeCNI.
 //
 // Nodes are hosts of package host with a process 1, on an underlay of package underlay in mode Bridge: a switch with

@@ -62,9 +62,9 @@ type means struct {
 	resources, hugetlb bool // CAP_SYS_RESOURCE; limits of huge pages
 }
 
-// settable returns what this process can set. Root may lack CAP_SYS_RESOURCE, for example in a container: no process can
-// then have it, nor a lower OOM score than its parent. With cgroups of version 1, hugetlb may be mounted nowhere, or
-// bound to version 2.
+// settable returns what this process can set. Root may lack CAP_SYS_RESOURCE, for example in a container: no process
+// can then have it, nor a lower OOM score than its parent. With cgroups of version 1, hugetlb may be mounted nowhere,
+// or bound to version 2.
 func settable() (means, error) {
 	can := means{lowestOOMScore: -1000, resources: true}
 	for _, file := range []string{"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/hugetlb"} {

@@ -42,8 +42,9 @@ func (c functions) runtime(t *testing.T) {
 }
 
 // lostDEL checks that CRI-O calls GC when it starts, and that GC releases what pods have, a routed and a bridged one,
-// which CRI-O has forgotten: their files are incomplete, as after a power failure. Their network namespaces and
-// interfaces exist, so the agent does not find out by itself, and no DEL of them is ever called.
+// which CRI-O has forgotten: its files about them are incomplete or lost, as after a power failure. Their network
+// namespaces and interfaces exist, so the agent does not find out by itself. Without its cache of what ADD answered,
+// CRI-O calls no DEL of them.
 func (c functions) lostDEL(t *testing.T) {
 	const node = "node1"
 	c.apply(t, "testdata/forgotten.yaml")
@@ -51,8 +52,9 @@ func (c functions) lostDEL(t *testing.T) {
 	gc, dels, collected := c.answered(t, node, "GC"), c.answered(t, node, "DEL"), c.collected(t, node)
 	cluster.Must(t, c.Kill(t.Context(), node, bed.Runtime))
 	for _, p := range pods {
-		_, err := c.NodeExec(t.Context(), node, "sh", "-c", `grep -l "$1" `+
-			"/var/lib/containers/storage/overlay-containers/*/userdata/config.json | xargs truncate --size=0", "sh", string(p.UID))
+		_, err := c.NodeExec(t.Context(), node, "sh", "-ec", `
+grep -l "$1" /var/lib/containers/storage/overlay-containers/*/userdata/config.json | xargs truncate --size=0
+grep -l "$1" /var/lib/cni/results/* | xargs rm`, "sh", string(p.UID))
 		cluster.Must(t, err)
 	}
 	cluster.Must(t, c.Start(t.Context(), node, bed.Runtime))
@@ -124,12 +126,17 @@ func (c functions) failingPlugin(t *testing.T) {
 	const node, plugin = "node1", "always-fails"
 	const script = `#!/bin/sh
 [ "$CNI_COMMAND" = STATUS ] && exit
+[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}' && exit
 echo '{"cniVersion": "1.0.0", "code": 100, "msg": "it always fails"}'
 exit 1
 `
 	before, adds, dels := c.held(t, node), c.answered(t, node, "ADD"), c.answered(t, node, "DEL")
 	c.chain(t, node, plugin)
-	c.notReady(t, node, plugin)
+	if c.Runtime() == bed.CRIO { // rejects the whole list
+		c.notReady(t, node, "no CNI configuration file")
+	} else {
+		c.notReady(t, node, plugin)
+	}
 	file := c.Host(node).Private(conflist.DefaultBinDir + "/" + plugin)
 	cluster.Must(t, os.WriteFile(file, []byte(script), 0o755))
 	t.Cleanup(func() { cluster.Must(t, os.Remove(file)) })
