@@ -18,11 +18,12 @@ import (
 // Software is what has a version, by its name.
 type Software string
 
-// The software of a node, beside container runtimes other than containerd.
+// The software of a node, beside other container runtimes.
 const (
 	OpenVSwitch Software = "Open vSwitch"
 	Linux       Software = "Linux"
 	Containerd  Software = "containerd"
+	CRIO        Software = "cri-o"
 	Kubernetes  Software = "Kubernetes"
 )
 
@@ -50,6 +51,7 @@ func table() map[Software]known {
 		Linux:       {tested: []release{{6, 12}, {6, 18}, {7, 3}}}, // distributions fix their own
 		Containerd: {release{1, 6}, []release{{1, 6}, {2, 3}}, map[release]string{{1, 6}: "2025-08-23",
 			{2, 1}: "2026-05-05", {2, 2}: "2026-11-06", {2, 3}: "2028-04-30"}},
+		CRIO: {tested: []release{{1, 36}}},
 		Kubernetes: {release{1, 32}, []release{{1, 35}, {1, 36}, {1, 37}}, map[release]string{{1, 32}: "2026-02-28",
 			{1, 33}: "2026-06-28", {1, 34}: "2026-10-27", {1, 35}: "2027-02-28"}},
 	}

@@ -28,7 +28,9 @@ func TestOf(t *testing.T) {
 		{Kubernetes, "1.9.0", "too old: older than 1.32", "1.32"},
 		{Linux, "6.12.43+deb13-amd64", "tested", ""},
 		{Linux, "5.10.0-35-amd64", "not tested", ""},
-		{"cri-o", "1.34.0", "not tested", ""},
+		{CRIO, "1.36.3", "tested", ""},
+		{CRIO, "1.34.0", "not tested", ""},
+		{"docker", "1.36.0", "not tested", ""},
 		{Kubernetes, "unknown", "not tested", ""},
 		{Kubernetes, "99999999999999999999.1", "not tested", ""},
 	} {
