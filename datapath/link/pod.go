@@ -40,8 +40,7 @@ type Veth struct {
 	PodLink
 	pod     ns.NetNS
 	netlink *netlink.Handle // of the pod's namespace
-	podEnd  netlink.Link
-	ready   bool // it was there, as wanted
+	ready   bool            // it was there, as wanted
 }
 
 // ErrTaken is in an error of Create for a name that the pod has already.
@@ -66,14 +65,18 @@ func Create(l PodLink) (*Veth, error) {
 	return v, nil
 }
 
-// Configure gives the pod's end its addresses and routes. When it fails both ends
+// Configure gives the pod's end its addresses, routes and offloads. When it fails both ends
 // remain: ovs-vswitchd may be at work on the host's.
 func (v *Veth) Configure() error {
 	defer v.close()
 	if v.ready {
 		return nil
 	}
-	if err := v.addressPod(); err != nil {
+	err := v.addressPod()
+	if err == nil && v.TxOff {
+		err = v.pod.Do(func(ns.NetNS) error { return txChecksumsOff(v.IfName) })
+	}
+	if err != nil {
 		return v.failed(err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
@@ -14,36 +15,46 @@ import (
 )
 
 // podUp brings the pod's end up; the calling thread is in the pod's namespace. It
-// leaves a netlink socket of that namespace, which any thread can use.
+// leaves a netlink socket of that namespace, which any thread can use. It does nothing
+// that can be done later: ovs-vswitchd looks at all ports when the veth appears, and what
+// has changed by the end of that, carrier and port, it takes at once.
 func (v *Veth) podUp() (err error) {
 	if v.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	if v.podEnd, err = v.netlink.LinkByName(v.IfName); err != nil {
-		return fmt.Errorf("looking up %s: %w", v.IfName, err)
-	}
 	if err := v.podSysctls(); err != nil {
 		return err
 	}
-	if v.TxOff {
-		if err := txChecksumsOff(v.IfName); err != nil {
-			return err
-		}
-	}
-	if err := v.netlink.LinkSetUp(v.podEnd); err != nil {
+	if err := setUp(v.IfName); err != nil {
 		return fmt.Errorf("setting %s up: %w", v.IfName, err)
 	}
 	return nil
 }
 
+// setUp sets an interface up by its name, in one request: each waits for the kernel's lock of all links, which
+// ovs-vswitchd takes for every port meanwhile.
+func setUp(ifName string) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	up.Flags, up.Change = unix.IFF_UP, unix.IFF_UP
+	req.AddData(up)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(ifName)))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
 // addressPod gives the pod's end its addresses and routes.
 func (v *Veth) addressPod() error {
+	podEnd, err := v.netlink.LinkByName(v.IfName)
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", v.IfName, err)
+	}
 	for _, a := range v.Addrs {
-		if err := v.netlink.AddrAdd(v.podEnd, address(a)); err != nil {
+		if err := v.netlink.AddrAdd(podEnd, address(a)); err != nil {
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
-	for _, r := range v.routes(v.podEnd.Attrs().Index) {
+	for _, r := range v.routes(podEnd.Attrs().Index) {
 		switch err := v.netlink.RouteAdd(&r); {
 		case errors.Is(err, unix.EEXIST):
 			return fmt.Errorf("the pod has a route to %s already, through another of its interfaces: Fairlead makes one "+
