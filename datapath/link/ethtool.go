@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"unsafe"
 
 	"github.com/safchain/ethtool"
@@ -13,25 +12,8 @@ import (
 
 // txChecksumsOff tells the device to compute no checksum, and the kernel switches segmentation offload off with that.
 func txChecksumsOff(ifName string) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("opening a socket for ethtool: %w", err)
-	}
-	defer e.Close()
-	features, err := e.Features(ifName)
-	if err != nil {
-		return fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
-	}
-	change := map[string]bool{}
-	for name, is := range features {
-		if is && strings.HasPrefix(name, "tx-checksum-") {
-			change[name] = false
-		}
-	}
-	if len(change) > 0 {
-		if err := e.Change(ifName, change); err != nil {
-			return fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
-		}
+	if _, err := ethtoolValue(ifName, unix.ETHTOOL_STXCSUM, 0); err != nil {
+		return fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
 	}
 	return nil
 }
@@ -50,15 +32,25 @@ func Driver(ifName string) string {
 	return name
 }
 
-// txChecksums reports whether the device is left to compute any checksum. It asks for that alone (ethtool's ioctl,
-// linux/ethtool.h): pods are checked again and again, and a list of the names of all features takes a megabyte.
+// txChecksums reports whether the device is left to compute any checksum.
 func txChecksums(ifName string) (bool, error) {
+	value, err := ethtoolValue(ifName, unix.ETHTOOL_GTXCSUM, 0)
+	if err != nil {
+		return false, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
+	}
+	return value != 0, nil
+}
+
+// ethtoolValue sends a command that has a value, and returns the value after it: ethtool's ioctl (linux/ethtool.h). The
+// package for the rest of ethtool lists the names of all features to switch one, which takes a megabyte and two more
+// waits for the kernel's lock of all links.
+func ethtoolValue(ifName string, command, data uint32) (uint32, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return false, fmt.Errorf("opening a socket for ethtool: %w", os.NewSyscallError("socket", err))
+		return 0, fmt.Errorf("opening a socket for ethtool: %w", os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
-	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GTXCSUM}
+	value := struct{ command, data uint32 }{command, data}
 	var request struct { // netdevice(7)
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
@@ -69,7 +61,7 @@ func txChecksums(ifName string) (bool, error) {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
 	runtime.KeepAlive(&value)
 	if errno != 0 {
-		return false, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, errno)
+		return 0, errno
 	}
-	return value.data != 0, nil
+	return value.data, nil
 }

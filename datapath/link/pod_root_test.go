@@ -410,22 +410,26 @@ func TestRootAttachInParallel(t *testing.T) {
 	}
 }
 
-// All pods are checked every few seconds: what a check allocates is little.
-func TestRootCheckAllocates(t *testing.T) {
+// Pods are made and checked again and again: the names of all features of an interface are a megabyte.
+func TestRootAllocates(t *testing.T) {
 	const most = 128 << 10 // bytes
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
 	l.TxOff = true
-	attach(t, node, l)
-	var before, after runtime.MemStats
-	node.Must(func() error {
-		runtime.ReadMemStats(&before)
-		defer runtime.ReadMemStats(&after)
-		return Check(l)
-	})
-	n := after.TotalAlloc - before.TotalAlloc
-	t.Logf("%d bytes", n)
-	if n > most {
-		t.Errorf("a check allocates %d bytes, want at most %d", n, most)
+	for _, c := range []struct {
+		what string
+		do   func(PodLink) error
+	}{{"the veth", Attach}, {"a check", Check}} {
+		var before, after runtime.MemStats
+		node.Must(func() error {
+			runtime.ReadMemStats(&before)
+			defer runtime.ReadMemStats(&after)
+			return c.do(l)
+		})
+		n := after.TotalAlloc - before.TotalAlloc
+		t.Logf("%s allocates %d bytes", c.what, n)
+		if n > most {
+			t.Errorf("%s allocates %d bytes, want at most %d", c.what, n, most)
+		}
 	}
 }
