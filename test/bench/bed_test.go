@@ -25,16 +25,18 @@ const (
 	peerName = "bridge + host-local"
 )
 
-// settleFirst and settleEach pod is a pause after a DEL: the agent removes ports when there was no request for 50 ms,
-// and on the userspace datapath each removal blocks ovs-vswitchd's main thread for 10 ms. The next ADD would measure
-// that.
-const settleFirst, settleEach = 100 * time.Millisecond, 30 * time.Millisecond
+// settleFirst, settleEach pod and settleStaying pod are a pause after a request: the agent removes ports when there was
+// no request for 50 ms, on the userspace datapath each removal blocks ovs-vswitchd's main thread for 10 ms, and
+// ovs-vswitchd then examines the ports of all pods. The next request would measure that.
+const settleFirst, settleEach, settleStaying = 100 * time.Millisecond, 30 * time.Millisecond, time.Millisecond
 
 // bed is a lab for measurements, with a node whose plugins are called. No runner starts its Pods.
 type bed struct {
 	*lab.Lab
 	host   host.Host
 	made   int // pods
+	stay   int // of those, on each network: they are not deleted
+	agent  int // process of node1's agent; 0: not looked up yet
 	fl, pe network
 }
 
@@ -126,7 +128,12 @@ func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) 
 			b.Fatal(err)
 		}
 	}
-	time.Sleep(settleFirst + settleEach*time.Duration(len(sandboxes)))
+	x.settle(len(sandboxes))
+}
+
+// settle waits until no work is left for the last request, and for pods that were deleted.
+func (x *bed) settle(deleted int) {
+	time.Sleep(settleFirst + settleEach*time.Duration(deleted) + settleStaying*time.Duration(x.stay))
 }
 
 // add calls ADD for all sandboxes concurrently. It returns the time from the first call to the last answer, in ms.

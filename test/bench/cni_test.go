@@ -13,43 +13,38 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// atOnce is the number of concurrent ADDs, and staying the number of existing pods in the last comparison.
-const atOnce, staying = 32, 50
+// atOnce is the number of concurrent ADDs.
+const atOnce = 32
 
 // BenchmarkRootCNI measures ADD and DEL of routed pods beside the reference plugins: of one pod, of 32 concurrently,
-// and of one on a node that has 50.
+// and of one on nodes with more and more pods.
 func BenchmarkRootCNI(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4})
-	x.knowPods(b, atOnce+staying)
+	x.knowPods(b, atOnce+fullest)
 	x.compare(b, 1, 3) // warm-up: bridge, caches
-	one := x.compare(b, 1, 30)
-	one.report(b, "one at a time", 0.6, 0.5)
+	c := curve{bed: x, datapath: "userspace datapath"}
+	c.at(b, 0, 30, 0.6, 0.5)
 	many := x.compare(b, atOnce, 10)
 	many.report(b, fmt.Sprintf("%d in parallel, per pod", atOnce), 0.4, 0.5)
-	x.fill(b)
-	full := x.compare(b, 1, 20)
-	full.report(b, fmt.Sprintf("one at a time, %d pods stay", staying), 0, 0)
+	c.at(b, 50, 20, 0, 0)
+	c.at(b, kubelets, 14, 0, 0)
+	c.at(b, fullest, 10, 0, 0)
+	c.draw(b)
 }
 
 // BenchmarkKernelCNI is the same on the kernel's datapath, one pod at a time. In User-Mode Linux the start of a program
 // takes 20 times as long as elsewhere, and the peer starts two.
 func BenchmarkKernelCNI(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "system", IPFamily: underlay.IPv4})
-	x.knowPods(b, atOnce+staying)
+	x.knowPods(b, atOnce+fullest)
 	x.compare(b, 1, 2)
-	one := x.compare(b, 1, 10)
-	one.report(b, "kernel's datapath, one at a time", 0, 0)
-	x.fill(b)
-	full := x.compare(b, 1, 10)
-	full.report(b, fmt.Sprintf("kernel's datapath, one at a time, %d pods stay", staying), 0, 0)
-}
-
-// fill adds pods that stay, on both networks.
-func (x *bed) fill(b *testing.B) {
-	b.Helper()
-	for _, n := range []network{x.pe, x.fl} {
-		x.add(b, n, x.sandboxes(b, n, atOnce, staying)...)
-	}
+	c := curve{bed: x, datapath: "kernel's datapath", prefix: "kernel's datapath, ",
+		note: "User-Mode Linux counts in steps of 10 ms"}
+	c.at(b, 0, 10, 0, 0)
+	c.at(b, 50, 10, 0, 0)
+	c.at(b, kubelets, 8, 0, 0)
+	c.at(b, fullest, 6, 0, 0)
+	c.draw(b)
 }
 
 // knowPods creates Pods pod-0, pod-1, ... in the API: a kubelet names them with every call, and so does the benchmark.
@@ -87,7 +82,8 @@ func (x *bed) sandboxes(b *testing.B, n network, first, many int) []*libcni.Runt
 	return out
 }
 
-// times are samples in ms per pod, by verb and network: "ADD fairlead".
+// times are samples in ms per pod, by verb and network: "ADD fairlead"; and of what an ADD of ours costs, by the names
+// of costs.
 type times map[string][]float64
 
 // compare adds and deletes many pods concurrently on each network, in alternating order, for some rounds.
@@ -98,7 +94,15 @@ func (x *bed) compare(b *testing.B, many, rounds int) times {
 	for range rounds {
 		for _, n := range networks {
 			pods := x.sandboxes(b, n, 0, many)
-			t["ADD "+n.Name] = append(t["ADD "+n.Name], x.add(b, n, pods...)/float64(many))
+			add := func() { t["ADD "+n.Name] = append(t["ADD "+n.Name], x.add(b, n, pods...)/float64(many)) }
+			if n.Name == x.fl.Name {
+				for what, cost := range x.costs(b, add) {
+					t[what] = append(t[what], cost/float64(many))
+				}
+			} else {
+				add()
+				x.settle(0) // a pod lives longer than its ADD has work done for it
+			}
 			t["DEL "+n.Name] = append(t["DEL "+n.Name], x.del(b, n, pods...)/float64(many))
 			x.remove(b, n, pods...)
 		}

@@ -13,6 +13,9 @@ func summarize(samples []float64) Summary {
 	return Summary{Rounds: len(s), Min: s[0], Median: quantile(s, 0.5), P95: quantile(s, 0.95)}
 }
 
+// Median of samples, for a point of a Curve.
+func Median(samples []float64) float64 { return summarize(samples).Median }
+
 // quantile of sorted samples: with part 0.5 the median. Between two samples it is interpolated linearly.
 func quantile(sorted []float64, part float64) float64 {
 	at := part * float64(len(sorted)-1)
