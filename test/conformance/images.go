@@ -16,8 +16,8 @@ import (
 const dnsImage = "registry.k8s.io/coredns/coredns:v1.14.2"
 
 // writeImages writes an archive of the images that the tests' pods use. All have one layer: agnhost, CoreDNS, the
-// worker of cyclonus' cases, and the programs of this machine that tests call by a shell. They differ in their
-// entrypoints.
+// worker of cyclonus' cases, the server of the test of invalid conntrack states, and the programs of this machine that
+// tests call by a shell. They differ in their entrypoints.
 func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive string) error {
 	names, err := imageNames(ctx, suite)
 	if err != nil {
@@ -35,6 +35,8 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 		"glibc-dns-testing": {Cmd: []string{"bash"}},
 		"nginx":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test gets a page of it
 		"pause":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+
+		"regression-issue-74839": {Entrypoint: []string{"/conntrack-server"}},
 	} {
 		if start.Names = names[name]; start.Names == nil {
 			return fmt.Errorf("the suite lists no image %s", name)
@@ -79,7 +81,12 @@ func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ocii
 	if err != nil {
 		return nil, err
 	}
+	conntrack, err := kubebin.GetConntrackServer(ctx, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
 	files = append(files,
+		ociimage.File{Path: "/conntrack-server", From: conntrack},
 		ociimage.File{Path: "/agnhost", From: suite.Agnhost},
 		ociimage.File{Path: "/localhost.crt", From: suite.Cert, Mode: 0o644},
 		ociimage.File{Path: "/localhost.key", From: suite.Key, Mode: 0o644},

@@ -77,6 +77,16 @@ func GetSuite(ctx context.Context, progress io.Writer) (Suite, error) {
 		Agnhost: filepath.Join(dir, agnhost), Cert: filepath.Join(dir, cert), Key: filepath.Join(dir, key)}, err
 }
 
+// GetConntrackServer returns the path of the program that sends clients segments outside of their windows, in the
+// suite's test of invalid conntrack states, and builds it as Get does.
+func GetConntrackServer(ctx context.Context, progress io.Writer) (string, error) {
+	const name, image = "conntrack-server", "k8s.io/kubernetes/test/images/regression-issue-74839"
+	t := kubernetes(name, nil)
+	t.cost, t.build = "seconds", func(b builder) error { return b.program(name, image) }
+	dir, err := kept(ctx, progress, t)
+	return filepath.Join(dir, name), err
+}
+
 // GetPolicyTests returns the paths of the conformance tests of network-policy-api, and of its CRD, and builds them as
 // Get does.
 func GetPolicyTests(ctx context.Context, progress io.Writer) (tests, crd string, err error) {
