@@ -192,7 +192,7 @@ func logState(t *testing.T, b *Bed) {
 	}
 }
 
-// nothingIsLeft checks that no mount, process, cgroup or file is left.
+// nothingIsLeft checks that no mount, process, cgroup or file of the bed is left.
 func nothingIsLeft(t *testing.T, b *Bed) {
 	t.Helper()
 	if there, err := host.IsPlace(b.dir); err != nil || there {
@@ -203,17 +203,19 @@ func nothingIsLeft(t *testing.T, b *Bed) {
 			t.Errorf("%s is left", file)
 		}
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/*bed-test*")
+	const name = "bed-test"
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/*" + name + "*")
 	must(t, err)
 	if len(groups) > 0 {
 		t.Errorf("cgroups are left: %v", groups)
 	}
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	procs, err := filepath.Glob("/proc/[0-9]*")
 	must(t, err)
 	for _, p := range procs {
-		cmdline, _ := os.ReadFile(p)
-		if strings.Contains(string(cmdline), b.dir) || strings.Contains(string(cmdline), toolDir) {
-			t.Errorf("process %s is left: %q", p, cmdline)
+		cmdline, _ := os.ReadFile(p + "/cmdline") // of a process that has exited, both are empty
+		cgroup, _ := os.ReadFile(p + "/cgroup")
+		if strings.Contains(string(cmdline), b.dir) || strings.Contains(string(cgroup), name) {
+			t.Errorf("%s is left, of cgroup %s: %q", p, cgroup, cmdline)
 		}
 	}
 }
