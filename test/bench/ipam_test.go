@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -44,11 +46,15 @@ type ipamBench struct {
 	pool   atomic.Pointer[pool.Pool] // as nodes see it, with the controller's free map
 	n      atomic.Int64              // names of owners
 	nodes  []*allocator.Allocator
+
+	kubernetes     kubernetes.Interface
+	stopController func() // and wait for its end
 }
 
 // BenchmarkIPAM allocates addresses of a pool with 1, 10 and 50 concurrent nodes, beside plain creates of objects of
 // the same size, and beside a pool that is one object: when the pool is empty, with 5,000 addresses used, and until it
-// is full. It fails if an address is allocated twice, or an allocation fails while an address is free.
+// is full; with the pool full, from the controller's start; and once more to the end after all addresses were released
+// in random order. It fails if an address is allocated twice, or an allocation fails while an address is free.
 func BenchmarkIPAM(b *testing.B) {
 	var shared apitest.Shared
 	defer func() {
@@ -59,12 +65,14 @@ func BenchmarkIPAM(b *testing.B) {
 	x := newIPAMBench(b, shared.Get(b))
 	for b.Loop() {
 		x.compare("empty")
-		took := x.take(50, 5000)
-		say("%-12s 50 nodes: %4.0f addresses/s", "to 5,000", 5000/took.Seconds())
+		held := x.take(50, 5000)
 		x.fillOne(5000)
 		x.compare("5,000 used")
-		x.drain()
+		held = append(held, x.drain("to the end")...)
 		x.sizes()
+		held[0] = x.restart(held[0])
+		x.empty(held)
+		x.drain("again")
 	}
 }
 
@@ -99,17 +107,12 @@ func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
 		x.nodes = append(x.nodes, allocator.New(allocator.Config{Store: allocation.NewKubernetes(x.client),
 			Node: fmt.Sprint("node", i), Log: logr.Discard()}))
 	}
-	cfg := api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), PoolWarningPercent: 80}
+	x.kubernetes = s.Admin()
+	x.startController()
 	ctx, stop := context.WithCancel(b.Context())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := controller.Run(ctx, controller.Options{Config: cfg, Client: x.client, Kubernetes: s.Admin(),
-			Intervals: api.DefaultIntervals().Controller, Log: logr.Discard()}); err != nil {
-			b.Error(err)
-		}
-	})
 	running.Go(func() { x.followPool(ctx) })
-	b.Cleanup(func() { stop(); running.Wait() })
+	b.Cleanup(func() { stop(); running.Wait(); x.stopController() })
 	for x.pool.Load() == nil {
 		time.Sleep(10 * time.Millisecond)
 		if b.Context().Err() != nil {
@@ -117,6 +120,19 @@ func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
 		}
 	}
 	return x
+}
+
+func (x *ipamBench) startController() {
+	cfg := api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), PoolWarningPercent: 80}
+	ctx, stop := context.WithCancel(x.b.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := controller.Run(ctx, controller.Options{Config: cfg, Client: x.client, Kubernetes: x.kubernetes,
+			Intervals: api.DefaultIntervals().Controller, Log: logr.Discard()}); err != nil {
+			x.b.Error(err)
+		}
+	})
+	x.stopController = func() { stop(); running.Wait() }
 }
 
 // followPool reads the pool as often as the controller may write it.
@@ -186,13 +202,20 @@ func (x *ipamBench) allocate(node int) (api.AllocationOwner, netip.Addr, error) 
 	return o, got[0].Prefix.Addr(), nil
 }
 
-// take allocates addresses that are kept.
-func (x *ipamBench) take(nodes, many int) time.Duration {
-	return together(nodes, many, func(node, _ int) {
-		if _, _, err := x.allocate(node); err != nil {
+// take allocates addresses, and returns who holds them.
+func (x *ipamBench) take(nodes, many int) (held []holding) {
+	var mu sync.Mutex
+	took := together(nodes, many, func(node, _ int) {
+		owner, _, err := x.allocate(node)
+		if err != nil {
 			x.b.Error(err)
 		}
+		mu.Lock()
+		held = append(held, holding{owner, node})
+		mu.Unlock()
 	})
+	say("%-12s %d nodes: %4.0f addresses/s", "taken", nodes, float64(many)/took.Seconds())
+	return held
 }
 
 // takeAndFree allocates addresses, and releases them outside of the measured time.
@@ -299,41 +322,105 @@ func ofOne(i int, id string) any {
 		"owner": map[string]any{"pod": map[string]any{"name": "pod-" + id, "namespace": "bench", "containerID": id}}}
 }
 
-// drain allocates all remaining addresses of the pool, with 50 nodes.
-func (x *ipamBench) drain() {
+// holding is an allocated address, and the node that holds it.
+type holding struct {
+	owner api.AllocationOwner
+	node  int
+}
+
+// drain allocates all remaining addresses of the pool, with 50 nodes, and returns who holds those. It prints the rate
+// of each 10,000, and of the first and the last 5,000.
+func (x *ipamBench) drain(when string) (held []holding) {
 	var mu sync.Mutex
-	seen, full := map[netip.Addr]bool{}, 0
+	seen, full, marks := map[netip.Addr]bool{}, 0, []time.Duration{0} // marks are the times of each 5,000
 	start := time.Now()
+	took := func(addr netip.Addr, by holding) (again bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		again = seen[addr]
+		seen[addr] = true
+		held = append(held, by)
+		if len(seen)%5000 == 0 {
+			marks = append(marks, time.Since(start))
+			say("%-12s 50 nodes: %5d addresses more, %4.0f/s", when, len(seen), rate(5000, marks, len(marks)-1))
+		}
+		return again
+	}
 	together(len(x.nodes), len(x.nodes), func(node, _ int) {
 		for {
-			_, addr, err := x.allocate(node)
-			mu.Lock()
-			again := seen[addr]
-			seen[addr] = true
-			count := len(seen)
-			mu.Unlock()
+			owner, addr, err := x.allocate(node)
 			if exhausted := (*allocator.ExhaustedError)(nil); errors.As(err, &exhausted) {
 				mu.Lock()
 				full++
 				mu.Unlock()
 				return
 			}
-			if err != nil || again {
-				x.b.Errorf("%s: given twice: %v, error: %v", addr, again, err)
+			if err != nil || took(addr, holding{owner, node}) {
+				x.b.Errorf("%s: error: %v, or given twice", addr, err)
 				return
-			}
-			if count%10000 == 0 {
-				say("%-12s 50 nodes: %d more are taken after %s", "to the end", count, time.Since(start).Round(time.Second))
 			}
 		}
 	})
-	held, err := allocation.NewKubernetes(x.client).List(x.b.Context(), allocation.Filter{Pool: benchPool})
+	all := time.Since(start)
+	objects, err := allocation.NewKubernetes(x.client).List(x.b.Context(), allocation.Filter{Pool: benchPool})
 	total := x.pool.Load().Total()
-	if err != nil || int64(len(held)) != total || full != len(x.nodes) {
-		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were answered so: %v", len(held), total, full, len(x.nodes), err)
+	if err != nil || int64(len(objects)) != total || full != len(x.nodes) {
+		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were answered so: %v", len(objects), total, full,
+			len(x.nodes), err)
 	}
-	say("%-12s 50 nodes: all %d addresses are taken, %.0f/s to the end", "full", len(held),
-		float64(len(seen)-1)/time.Since(start).Seconds())
+	left := len(seen) - 5000*(len(marks)-1)
+	marks = append(marks, all)
+	say("%-12s 50 nodes: all %d addresses are taken, %.0f/s; the first 5,000 %.0f/s, the last %d %.0f/s, the 5,000 before %.0f/s",
+		when, len(objects), float64(len(seen))/all.Seconds(), rate(5000, marks, 1), left, rate(left, marks, len(marks)-1),
+		rate(5000, marks, len(marks)-2))
+	return held
+}
+
+// rate is that of many allocations between two successive times.
+func rate(many int, marks []time.Duration, i int) float64 {
+	return float64(many) / (marks[i] - marks[i-1]).Seconds()
+}
+
+// empty releases addresses in random order, each by its node.
+func (x *ipamBench) empty(held []holding) {
+	rand.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
+	took := together(len(x.nodes), len(held), func(_, i int) {
+		if err := x.nodes[held[i].node].Release(x.b.Context(), held[i].owner); err != nil {
+			x.b.Error(err)
+		}
+	})
+	say("%-12s 50 nodes: %d addresses are released in random order, %.0f/s", "emptied", len(held),
+		float64(len(held))/took.Seconds())
+}
+
+// restart measures the time from a controller's start until a node gets the only address of the pool that is free: it
+// was released while no controller ran. It returns who holds that address now.
+func (x *ipamBench) restart(last holding) holding {
+	var took []float64
+	for range 3 {
+		x.stopController()
+		if err := x.nodes[last.node].Release(x.b.Context(), last.owner); err != nil {
+			x.b.Fatal(err)
+		}
+		start := time.Now()
+		x.startController()
+		for {
+			owner, _, err := x.allocate(last.node)
+			if err == nil {
+				last.owner = owner
+				break
+			}
+			if exhausted := (*allocator.ExhaustedError)(nil); !errors.As(err, &exhausted) {
+				x.b.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		took = append(took, time.Since(start).Seconds())
+	}
+	slices.Sort(took)
+	say("%-12s %d addresses held: %.1f s (%.1f to %.1f) until the first address", "restarted", x.pool.Load().Total()-1,
+		took[1], took[0], took[2])
+	return last
 }
 
 // sizes prints the largest objects.
