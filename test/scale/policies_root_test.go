@@ -121,21 +121,32 @@ type member struct {
 // join adds a pod with the label app, and its object.
 func (x policiesBed) join(i int, namespace, app string) member {
 	x.b.Helper()
+	m, err := x.joined(x.b.Context(), i, namespace, app)
+	x.must(err)
+	return m
+}
+
+func (x policiesBed) joined(ctx context.Context, i int, namespace, app string) (m member, err error) {
 	p := Pod(i, node)
 	p.Labels = map[string]string{"app": app}
 	if p.Name = app; app == "other" {
 		p.Name = fmt.Sprint("other-", i)
 	}
-	p, err := x.cluster.Client.CoreV1().Pods(namespace).Create(x.b.Context(), p, metav1.CreateOptions{})
-	x.must(err)
-	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`))
-	x.must(err)
-	m := member{netns: x.podNetns(i)}
-	x.must(x.host.MakeNetns(m.netns))
+	if p, err = x.cluster.Client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return m, err
+	}
+	list, err := libcni.ConfListFromBytes([]byte(network))
+	if err != nil {
+		return m, err
+	}
+	m.netns = x.podNetns(i)
+	if err := x.host.MakeNetns(m.netns); err != nil {
+		return m, err
+	}
 	conf := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("scale-%d", i), NetNS: m.netns, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_UID", string(p.UID)}}}
-	x.must(x.host.Do(func() error {
-		out, err := libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil).AddNetworkList(x.b.Context(), list, conf)
+	if err := x.host.Do(func() error {
+		out, err := libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil).AddNetworkList(ctx, list, conf)
 		if err != nil {
 			return err
 		}
@@ -145,9 +156,10 @@ func (x policiesBed) join(i int, namespace, app string) member {
 		}
 		m.addr = netip.MustParsePrefix(got.IPs[0].Address.String()).Addr()
 		return nil
-	}))
-	x.must(x.runs(x.b.Context(), p, m.addr))
-	return m
+	}); err != nil {
+		return m, err
+	}
+	return m, x.runs(ctx, p, m.addr)
 }
 
 // runs notes the address of a Pod that runs.

@@ -114,23 +114,34 @@ func service(i int) *corev1.Service {
 			Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
 }
 
-// slice is that of a Service, as kube-controller-manager writes it: the first and the last one have pods of the bed,
-// the others those of nodes elsewhere.
+// slice is that of a Service: the first and the last one have pods of the bed, the others those of nodes elsewhere.
 func (s servicesBed) slice(i, endpoints int) *discoveryv1.EndpointSlice {
-	name := fmt.Sprintf("service-%d", i)
-	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name + "-x7k2p", Namespace: "default",
-		Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv4,
-		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}}}
+	var ends []discoveryv1.Endpoint
 	for j := range endpoints {
-		addr, at := fmt.Sprintf("10.%d.%d.%d", 200+j, i>>8, i&255), NodeName((i+j)%usualPeers)
+		addr, at := netip.AddrFrom4([4]byte{10, byte(200 + j), byte(i >> 8), byte(i)}), NodeName((i+j)%usualPeers)
 		if i == 0 || i == manyServices-1 {
-			addr, at = s.pods[j], node
+			addr, at = netip.MustParseAddr(s.pods[j]), node
 		}
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr}, NodeName: &at,
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: fmt.Sprintf("pod-%d-%d", i, j)}})
+		ends = append(ends, endpoint(addr, at, "default", fmt.Sprintf("pod-%d-%d", i, j)))
 	}
+	out := sliceOf(i, ends)
+	out.Namespace = "default"
 	return out
+}
+
+// sliceOf is the slice of a Service, as kube-controller-manager writes it.
+func sliceOf(i int, ends []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	name := service(i).Name
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name + "-x7k2p",
+		Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:     []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints: ends}
+}
+
+func endpoint(addr netip.Addr, on, namespace, pod string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{Addresses: []string{addr.String()}, NodeName: &on,
+		Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod}}
 }
 
 // create creates the Services from one number to another.

@@ -247,10 +247,13 @@ func (x *bed) metrics() map[string]float64 {
 	return out
 }
 
+// network is the one that pods of the node join.
+const network = `{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`
+
 // add adds pods to the node until it has n.
 func (x *bed) add(n int) {
 	x.b.Helper()
-	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`))
+	list, err := libcni.ConfListFromBytes([]byte(network))
 	x.must(err)
 	for ; x.pods < n; x.pods++ {
 		netns := fmt.Sprintf("/run/netns/scale-%d", x.pods)
