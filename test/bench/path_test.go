@@ -26,6 +26,13 @@ func withPods(b *testing.B, o lab.Options) *bed {
 	b.Helper()
 	o.Nodes, o.IPFamily = 2, underlay.IPv4
 	x := newBed(b, o)
+	x.pods(b)
+	return x
+}
+
+// pods starts them.
+func (x *bed) pods(b *testing.B) {
+	b.Helper()
 	var manifests []string
 	for pod, node := range map[string]string{here: "node1", beside: "node1", across: "node2"} {
 		manifests = append(manifests, fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"+
@@ -37,7 +44,6 @@ func withPods(b *testing.B, o lab.Options) *bed {
 	if err := x.WaitPods(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	return x
 }
 
 func (x *bed) pod(b *testing.B, name string) *sandbox.Record {

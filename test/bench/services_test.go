@@ -23,6 +23,7 @@ import (
 const (
 	callRounds = 10
 	callTime   = 50 * time.Millisecond
+	streamTime = 100 * time.Millisecond
 )
 
 // BenchmarkRootServices compares connections to a ClusterIP with direct ones to its endpoint, and with those that the

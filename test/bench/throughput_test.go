@@ -4,23 +4,26 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The throughput of a shared machine changes by a third within seconds: so a round is the sum of many short interleaved
-// streams.
+// The throughput of a shared machine changes by a third within seconds: so a round is the mean of many short bursts,
+// ours and the peer's by turns, over connections that stay open.
 const (
-	speedRounds, turns = 10, 6
-	streamTime         = 100 * time.Millisecond
+	speedRounds, turns = 10, 50
+	burstTime          = 10 * time.Millisecond
 )
 
 // end is an end of a stream: in runs f in its network namespace, where it has the address.
@@ -29,15 +32,97 @@ type end struct {
 	addr string
 }
 
-// BenchmarkKernelThroughput measures TCP from pod to pod on the kernel's datapath. The peers have the same MTU and the
-// simplest setup: two namespaces on a Linux bridge, and two such bridges connected by a vxlan device over the same
-// underlay.
+// BenchmarkKernelThroughput measures what passes from pod to pod on the kernel's datapath, with the usual MTU and with
+// that of jumbo frames. The peers have the same MTU and the simplest setup: two namespaces on a Linux bridge, and two
+// such bridges connected by a vxlan device over the same underlay.
 func BenchmarkKernelThroughput(b *testing.B) {
-	x := withPods(b, lab.Options{Datapath: "system"})
-	mtu := x.mtu(b)
+	kinds := []kind{
+		{"TCP", "Gbit/s", func(b *testing.B, ends []end) burst { return streams(b, ends, 1) }},
+		{"TCP, 4 streams", "Gbit/s", func(b *testing.B, ends []end) burst { return streams(b, ends, 4) }},
+	}
+	small := []kind{
+		{"datagrams of 64 bytes", "per s", func(b *testing.B, ends []end) burst { return datagrams(b, ends, 32) }},
+		{"datagrams of 64 bytes and answers, one at a time", "per s", func(b *testing.B, ends []end) burst { return datagrams(b, ends, 1) }},
+	}
+	b.Run("MTU of 1,500", func(b *testing.B) { throughput(b, 1500, append(kinds, small...)) })
+	b.Run("MTU of 9,000", func(b *testing.B) { throughput(b, 9000, kinds) })
+}
+
+// kind is what is sent from one end to another.
+type kind struct {
+	name, unit string
+	open       func(b *testing.B, ends []end) burst
+}
+
+// burst sends for burstTime, and returns how much arrives a second.
+type burst func() float64
+
+func throughput(b *testing.B, mtu int, kinds []kind) {
+	x := newBed(b, lab.Options{Datapath: "system", Nodes: 2, IPFamily: underlay.IPv4, NoAgent: true})
+	x.setMTU(b, mtu)
+	for _, node := range x.Nodes() {
+		err := x.AgentStart(b.Context(), node)
+		if err == nil {
+			err = x.WaitReady(b.Context(), node)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	x.pods(b)
+	inner := x.mtu(b)
 	from := x.endOf(b, here)
-	bridged := []end{x.plain(b, "node1", "bridge", "10.98.1.10", mtu), x.plain(b, "node1", "bridge", "10.98.1.11", mtu)}
-	joined := []end{x.plain(b, "node1", "vxlan", "10.98.2.10", mtu), x.plain(b, "node2", "vxlan", "10.98.2.11", mtu)}
+	bridged := []end{x.plain(b, "node1", "bridge", "10.98.1.10", inner), x.plain(b, "node1", "bridge", "10.98.1.11", inner)}
+	joined := []end{x.plain(b, "node1", "vxlan", "10.98.2.10", inner), x.plain(b, "node2", "vxlan", "10.98.2.11", inner)}
+	x.joinBridges(b, inner)
+	for _, c := range []struct {
+		where, against string
+		ours, peer     []end
+	}{
+		{"one node", "Linux bridge", []end{from, x.endOf(b, beside)}, bridged},
+		{"across nodes", "vxlan", []end{from, x.endOf(b, across)}, joined},
+	} {
+		for _, k := range kinds {
+			ours, theirs := k.open(b, c.ours), k.open(b, c.peer)
+			r := report.Result{Group: "kernel's datapath, pod to pod", Unit: k.unit, Against: c.against, Target: report.AtLeast(0.9),
+				Name: fmt.Sprintf("%s, %s, MTU %d", k.name, c.where, mtu), Note: fmt.Sprintf("the pods' MTU is %d", inner)}
+			round(ours, theirs) // warm-up: ARP, flows, windows
+			for range speedRounds {
+				o, p := round(ours, theirs)
+				r.Ours, r.Peer = append(r.Ours, o), append(r.Peer, p)
+			}
+			report.Add(b, r)
+		}
+	}
+}
+
+// setMTU sets that of the nodes' NICs, and of the network between them.
+func (x *bed) setMTU(b *testing.B, mtu int) {
+	b.Helper()
+	for _, name := range append([]string{underlay.Hub}, x.Nodes()...) {
+		h, err := x.Host(name)
+		if err == nil {
+			err = h.Do(func() error { return setAllMTUs(mtu) })
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func setAllMTUs(mtu int) error {
+	links, err := netlink.LinkList()
+	for _, l := range links {
+		if l.Type() == "veth" && err == nil {
+			err = netlink.LinkSetMTU(l, mtu)
+		}
+	}
+	return err
+}
+
+// joinBridges connects the peer's bridges of both nodes by vxlan.
+func (x *bed) joinBridges(b *testing.B, mtu int) {
+	b.Helper()
 	for i, node := range x.Nodes() {
 		local, remote := x.NodeAddrs(i + 1)[0].Addr(), x.NodeAddrs(2 - i)[0].Addr()
 		for _, args := range [][]string{
@@ -48,23 +133,6 @@ func BenchmarkKernelThroughput(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-	}
-	for _, c := range []struct {
-		name, against string
-		ours, peer    []end
-	}{
-		{"throughput, one node", "Linux bridge", []end{from, x.endOf(b, beside)}, bridged},
-		{"throughput, across nodes", "vxlan", []end{from, x.endOf(b, across)}, joined},
-	} {
-		stream(b, c.ours) // warm-up: ARP, flows
-		stream(b, c.peer)
-		var ours, theirs []float64
-		for range speedRounds {
-			o, p := round(b, c.ours, c.peer)
-			ours, theirs = append(ours, o), append(theirs, p)
-		}
-		report.Add(b, report.Result{Group: "kernel's datapath, pod to pod", Name: c.name, Unit: "Gbit/s", Ours: ours,
-			Peer: theirs, Against: c.against, Target: report.AtLeast(0.9)})
 	}
 }
 
@@ -135,54 +203,131 @@ func (x *bed) plain(b *testing.B, node, bridge, addr string, mtu int) end {
 	return end{in(h, netns), addr}
 }
 
-// round is the mean of many short interleaved streams each, in Gbit/s.
-func round(b *testing.B, ours, peer []end) (o, p float64) {
-	b.Helper()
-	sent := map[int]float64{}
-	order := []int{0, 1}
+// round is the mean of many bursts each.
+func round(ours, peer burst) (o, p float64) {
+	sums, order := [2]float64{}, []int{0, 1}
 	for range turns {
 		for _, which := range order {
-			sent[which] += stream(b, [][]end{ours, peer}[which]) / turns
+			sums[which] += []burst{ours, peer}[which]() / turns
 		}
 		slices.Reverse(order)
 	}
-	return sent[0], sent[1]
+	return sums[0], sums[1]
 }
 
-// stream sends over TCP from the first end to the second one for some time, and returns Gbit/s.
-func stream(b *testing.B, ends []end) float64 {
+// streams are TCP connections from the first end to the second one, over which bursts send concurrently; in Gbit/s.
+func streams(b *testing.B, ends []end, many int) burst {
 	b.Helper()
 	from, to := ends[0], ends[1]
-	must := func(err error) {
-		b.Helper()
-		if err != nil {
-			b.Fatalf("a stream from %s to %s: %v", from.addr, to.addr, err)
-		}
-	}
 	var l net.Listener
-	must(to.do(func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(to.addr, "0")); return err }))
-	defer l.Close()
+	listening(b, to, func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(to.addr, "0")); return err })
+	b.Cleanup(func() { l.Close() })
 	var received atomic.Int64
-	go func() {
-		conn, err := l.Accept()
+	var conns []net.Conn
+	for range many {
+		listening(b, from, func() error {
+			conn, err := net.DialTimeout("tcp", l.Addr().String(), 10*time.Second)
+			conns = append(conns, conn)
+			return err
+		})
+		arrived, err := l.Accept()
 		if err != nil {
-			return
+			b.Fatal(err)
 		}
-		defer conn.Close()
-		for buf := make([]byte, 1<<17); err == nil; {
-			var n int
-			n, err = conn.Read(buf)
-			received.Add(int64(n))
+		b.Cleanup(func() { arrived.Close() })
+		go func() {
+			for buf := make([]byte, 1<<17); ; {
+				n, err := arrived.Read(buf)
+				received.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	data := make([]byte, 1<<16)
+	return func() float64 {
+		var all sync.WaitGroup
+		var sent atomic.Int64
+		before, begin := received.Load(), time.Now()
+		for _, conn := range conns {
+			all.Go(func() {
+				for time.Since(begin) < burstTime {
+					n, err := conn.Write(data)
+					if sent.Add(int64(n)); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		waitFor(b, func() bool { return received.Load()-before >= sent.Load() })
+		return float64(sent.Load()) * 8 / 1e9 / time.Since(begin).Seconds()
+	}
+}
+
+// datagrams are as many as the window at once from the first end to the second one, which answers when all have
+// arrived; per second.
+func datagrams(b *testing.B, ends []end, window int) burst {
+	b.Helper()
+	from, to := ends[0], ends[1]
+	var in, out net.PacketConn
+	bind := func(at end, conn *net.PacketConn) {
+		listening(b, at, func() (err error) {
+			*conn, err = net.ListenPacket("udp", net.JoinHostPort(at.addr, "0"))
+			return err
+		})
+	}
+	bind(to, &in)
+	bind(from, &out)
+	b.Cleanup(func() { in.Close(); out.Close() })
+	go func() {
+		buf := make([]byte, 64)
+		for n := 1; ; n++ {
+			_, sender, err := in.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if n%window == 0 {
+				_, _ = in.WriteTo(buf, sender) // a lost answer is missed below
+			}
 		}
 	}()
-	var conn net.Conn
-	must(from.do(func() (err error) { conn, err = net.DialTimeout("tcp", l.Addr().String(), 10*time.Second); return err }))
-	defer conn.Close()
-	begin, data := time.Now(), make([]byte, 1<<17)
-	must(conn.SetDeadline(begin.Add(streamTime + 20*time.Second)))
-	for time.Since(begin) < streamTime {
-		_, err := conn.Write(data)
-		must(err)
+	data := make([]byte, 64)
+	return func() float64 {
+		sent, begin := 0, time.Now()
+		for time.Since(begin) < burstTime {
+			for range window {
+				if _, err := out.WriteTo(data, in.LocalAddr()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			sent += window
+			if err := out.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				b.Fatal(err)
+			}
+			if _, _, err := out.ReadFrom(data); err != nil {
+				b.Fatalf("a datagram from %s to %s or its answer was lost: %v", from.addr, to.addr, err)
+			}
+		}
+		return float64(sent) / time.Since(begin).Seconds()
 	}
-	return float64(received.Load()) * 8 / 1e9 / time.Since(begin).Seconds()
+}
+
+// listening runs f at one end.
+func listening(b *testing.B, at end, f func() error) {
+	b.Helper()
+	if err := at.do(f); err != nil {
+		b.Fatalf("%s: %v", at.addr, err)
+	}
+}
+
+func waitFor(b *testing.B, is func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			b.Fatal("what was sent did not arrive within 20 s")
+		}
+	}
 }
