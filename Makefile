@@ -206,8 +206,9 @@ bench-scale: root deps build once ## agent and controller from 100 to 5,000 Node
 	@mkdir -p out/bench; export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go test -count=1 -timeout 90m -run '^$$' -bench '^BenchmarkScale$$' -benchtime 1x ./test/scale && go run ./test/bench/table
 
-bench-cluster: root deps build image once ## 60 pods on real nodes beside the reference bridge plugin; the agent's memory (minutes)
-	go test -run '^$$' -bench '^BenchmarkE2EPods$$' -benchtime 1x -timeout 40m ./test/e2e/peer
+bench-cluster: root deps build image once ## 60 pods on real nodes beside the reference bridge plugin; the agent's memory (minutes); RUNTIME=containerd-2.3
+	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
+	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' go test -run '^$$' -bench '^BenchmarkE2EPods$$' -benchtime 1x -timeout 40m ./test/e2e/peer
 
 oracle: ## what policies mean, against a reference and against cyclonus: 10,000 random clusters each, 300 on a real Open vSwitch (minutes)
 	FAIRLEAD_TEST_LONG=1 go test -count=1 -v -run '^TestOracle' ./policy/compile
