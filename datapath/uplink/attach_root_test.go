@@ -237,6 +237,36 @@ func TestRootMend(t *testing.T) {
 	}
 }
 
+// A route to the pods of another node moves with the NIC's addresses, and is nothing that is put back: another package
+// removes it when that node is gone.
+func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
+	f := setup(t, rich)
+	route := func() string { return strings.TrimSpace(f.node.IP("route show 10.88.1.0/24")) }
+	f.node.IP("route add 10.88.1.0/24 via 192.0.2.1 dev eth0 proto 102")
+	f.nextAgent()
+	if now := route(); !strings.Contains(now, "via 192.0.2.1 dev "+BridgeName+" proto 102") {
+		t.Fatalf("the route after the attachment: %q", now)
+	}
+	f.node.IP("route del 10.88.1.0/24")
+	u := f.open()
+	f.node.Must(func() error {
+		steps, err := u.Mend(context.Background())
+		if len(steps) > 0 {
+			t.Errorf("steps without its route: %v", steps)
+		}
+		return err
+	})
+	if now := route(); now != "" {
+		t.Errorf("it was put back: %s", now)
+	}
+	if err := f.restore(); err != nil {
+		t.Fatal(err, f.describe())
+	}
+	if now := route(); now != "" {
+		t.Errorf("after the restoration: %s", now)
+	}
+}
+
 // sameButExpiring compares what has no lifetime.
 func (f *fixture) sameButExpiring(want netstate.Node, what string) {
 	f.t.Helper()

@@ -181,10 +181,9 @@ func (u *Uplink) rulesToNIC() error {
 
 // addedRoutes are those that somebody has added to br-uplink. The kernel's own go with it, and so do Fairlead's.
 func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (added []hoststate.Object) {
-	const fairlead = 0x66 // package route, which makes them anew
 	known := u.routesOn(device)
 	for _, o := range now {
-		if !o.Expires() && o.Protocol() != unix.RTPROT_KERNEL && o.Protocol() != fairlead && !hoststate.HasRoute(known, o) {
+		if !o.Expires() && o.Protocol() != unix.RTPROT_KERNEL && !o.IsFairleads() && !hoststate.HasRoute(known, o) {
 			added = append(added, o)
 		}
 	}

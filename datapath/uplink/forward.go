@@ -201,7 +201,8 @@ func (u *Uplink) waitTaken(ctx context.Context) error {
 	})
 }
 
-// movesToDevice are those of the journal's routes, and of what advertisements have made on the NIC since.
+// movesToDevice are those of the journal's routes, of what advertisements have made on the NIC since, and of Fairlead's
+// routes to pods of other nodes, which would go with the NIC's addresses.
 func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, error) {
 	nic, err := u.nic()
 	if err != nil {
@@ -215,12 +216,12 @@ func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, e
 }
 
 // moves are those of the journal's routes that do not expire, whether they are on the interface or not, and of those
-// there that do.
+// there that do, or are Fairlead's.
 func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place) (moves []hoststate.RouteMove) {
 	add := func(o hoststate.Object, at hoststate.Place) {
 		if r, ok := hoststate.RouteOn(o, at, to, 0); ok && to.Takes(o) {
 			old, _ := hoststate.RouteOn(o, at, from, 0)
-			if o.Expires() {
+			if o.Expires() || o.IsFairleads() {
 				old = o
 			}
 			moves = append(moves, hoststate.RouteMove{Old: old, New: r})
@@ -232,7 +233,7 @@ func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place
 		}
 	}
 	for _, o := range now {
-		if o.Expires() {
+		if o.Expires() || o.IsFairleads() {
 			add(o, from)
 		}
 	}

@@ -209,8 +209,6 @@ func findNIC(j *Journal, name string, device netlink.Link) error {
 	} else if there.Rules, err = hoststate.RulesOf(there.Place); err != nil {
 		return err // rules outlive the interface
 	}
-	const fairlead = 0x66 // package route, which makes them again
-	there.Routes = slices.DeleteFunc(there.Routes, func(o hoststate.Object) bool { return o.Protocol() == fairlead })
 	j.NIC.Add(there.On(now.Place))
 	j.NIC.Sysctls = ipv6Before(had.Sysctls, now.Sysctls, there.Sysctls)
 	return nil

@@ -29,8 +29,8 @@ type Link struct {
 	// Sysctls are the interface's own network parameters, by family, directory and name: "ipv4/conf/rp_filter".
 	Sysctls map[string]string `json:"sysctls"`
 	// Addresses are in the kernel's order, without temporary ones (RFC 8981), which the kernel makes by itself. Routes
-	// are those of all tables through the interface, alone or among others, but the kernel's own of table local. Rules
-	// name the interface. Neighbours are the permanent ones, proxies among them.
+	// are those of all tables through the interface, alone or among others, but the kernel's own of table local, and
+	// Fairlead's. Rules name the interface. Neighbours are the permanent ones, proxies among them.
 	Addresses  []Object `json:"addresses"`
 	Routes     []Object `json:"routes"`
 	Rules      []Object `json:"rules"`
@@ -88,6 +88,7 @@ func (l *Link) readObjects() error {
 		}
 		*part.into = all
 	}
+	l.Routes = slices.DeleteFunc(l.Routes, Object.IsFairleads)
 	return nil
 }
 

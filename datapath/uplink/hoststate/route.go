@@ -60,6 +60,10 @@ func (o Object) fromRA() bool { return o.header()[5] == unix.RTPROT_RA }
 // Protocol says who made a route (rtnetlink(7), rtm_protocol).
 func (o Object) Protocol() byte { return o.header()[5] }
 
+// IsFairleads reports a route of package route, which leads to the pods of another node. It is no state of the host:
+// package route makes it where it belongs, and removes it.
+func (o Object) IsFairleads() bool { return o.Protocol() == 0x66 }
+
 // ByNexthopObject reports a route whose next hop is an object of its own (ip-nexthop(8)).
 func (o Object) ByNexthopObject() bool { return o.attr(30) != nil } // RTA_NH_ID
 
