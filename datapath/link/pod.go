@@ -65,16 +65,19 @@ func Create(l PodLink) (*Veth, error) {
 	return v, nil
 }
 
-// Configure gives the pod's end its addresses, routes and offloads. When it fails both ends
-// remain: ovs-vswitchd may be at work on the host's.
+// Configure switches the pod's end's offload off, and gives it its addresses and routes: whatever runs in the pod
+// already must not send before. When it fails both ends remain: ovs-vswitchd may be at work on the host's.
 func (v *Veth) Configure() error {
 	defer v.close()
 	if v.ready {
 		return nil
 	}
-	err := v.addressPod()
-	if err == nil && v.TxOff {
+	var err error
+	if v.TxOff {
 		err = v.pod.Do(func(ns.NetNS) error { return txChecksumsOff(v.IfName) })
+	}
+	if err == nil {
+		err = v.addressPod()
 	}
 	if err != nil {
 		return v.failed(err)
