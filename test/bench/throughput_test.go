@@ -227,7 +227,10 @@ func streams(b *testing.B, ends []end, many int) burst {
 	for range many {
 		listening(b, from, func() error {
 			conn, err := net.DialTimeout("tcp", l.Addr().String(), 10*time.Second)
-			conns = append(conns, conn)
+			if err == nil {
+				conns = append(conns, conn)
+				b.Cleanup(func() { conn.Close() })
+			}
 			return err
 		})
 		arrived, err := l.Accept()
