@@ -23,6 +23,11 @@ KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./dat
 OVS ?=
 WITH_OVS = $(if $(OVS),go run ./test/withovs $(OVS))
 
+# LINUX=6.1 runs what needs the kernel's datapath in User-Mode Linux of that line: 6.1 or 6.12, instead of Debian's newest
+# (test/uml/kernel).
+LINUX ?=
+export FAIRLEAD_TEST_LINUX ?= $(LINUX)
+
 # Lint vets. Without debug information linking a package's tests takes a quarter less, and stack traces are as before.
 SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
@@ -96,7 +101,7 @@ test-ovs: root deps build once ## some tests on Open vSwitch 3.5, which the imag
 plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM plugin
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
-test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
+test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none; LINUX=6.1
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
 		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 

@@ -55,8 +55,8 @@ func Pause(t testing.TB) time.Duration {
 	return 20 * time.Millisecond
 }
 
-// ElsewhereMark is the prefix of UserspaceOnly's and KernelOnly's message: such a test has run in the other pass.
-const ElsewhereMark = "only on the other datapath: "
+// ElsewhereMark is in the message of UserspaceOnly, KernelOnly and LinuxFrom: such a test has run in another pass.
+const ElsewhereMark = "only in another pass: "
 
 // UserspaceOnly ends a test where System is under test. It is for tests that would show nothing there that they do not
 // show on Netdev, or cannot run there; why is the reason. It comes first in a test, before anything is started.
@@ -73,6 +73,23 @@ func KernelOnly(t testing.TB, why string) {
 	t.Helper()
 	if UnderTest(t) == Netdev {
 		t.Skip(ElsewhereMark + why)
+	}
+}
+
+// LinuxFrom ends a test where the kernel is older than major.minor, the first with what the test is about. The pass on
+// the newest kernel has it; make test-kernel LINUX=6.1 may not.
+func LinuxFrom(t testing.TB, major, minor int, what string) {
+	t.Helper()
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var isMajor, isMinor int
+	if _, err := fmt.Sscanf(string(release), "%d.%d", &isMajor, &isMinor); err != nil {
+		t.Fatalf("release of the kernel, %q: %v", release, err)
+	}
+	if isMajor < major || isMajor == major && isMinor < minor {
+		t.Skipf("%sLinux %d.%d has no %s", ElsewhereMark, isMajor, isMinor, what)
 	}
 }
 

@@ -31,7 +31,7 @@ type report struct {
 	out    io.Writer
 	output map[test][]string // of running tests
 	passed int
-	// elsewhere counts tests of the other pass.
+	// elsewhere counts tests of another pass.
 	elsewhere int
 	skipped   []outcome
 	failed    []outcome
@@ -145,7 +145,7 @@ func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
 	if r.elsewhere > 0 {
-		fmt.Fprintf(r.out, "%d for the other datapath only\n", r.elsewhere)
+		fmt.Fprintf(r.out, "%d for another pass only\n", r.elsewhere)
 	}
 	fmt.Fprint(r.out, r.wrong())
 	switch {

@@ -18,11 +18,18 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // kinds are the kernel's hooks: each test runs with both.
 func kinds() []Hooks { return []Hooks{TCX, Clsact} }
+
+// hasTCX ends a test on kernels without tcx.
+func hasTCX(t *testing.T) {
+	t.Helper()
+	ovstest.LinuxFrom(t, 6, 6, "tcx")
+}
 
 // journeys are frames, and who is to get them. One pod is untagged, one in VLAN 10.
 func journeys() []struct {
@@ -78,6 +85,9 @@ func journeys() []struct {
 func TestRootFramesAreSorted(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
+			if hooks == TCX {
+				hasTCX(t)
+			}
 			n := setup(t, hooks)
 			n.ensure()
 			n.sync(Entry{mac(t, podMAC), 0}, Entry{mac(t, pod10MAC), 10})
@@ -138,6 +148,9 @@ func (n *node) counted() {
 func TestRootRemoveLeavesNothing(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
+			if hooks == TCX {
+				hasTCX(t)
+			}
 			n := setup(t, hooks)
 			before := n.tc()
 			n.ensure()
@@ -202,6 +215,9 @@ func (n *node) hostStream() (stop func() probe.Report) {
 func TestRootReplaced(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
+			if hooks == TCX {
+				hasTCX(t)
+			}
 			n := setup(t, hooks)
 			n.ensure()
 			n.sync(Entry{mac(t, podMAC), 0})
@@ -230,6 +246,7 @@ func TestRootReplaced(t *testing.T) {
 
 // Where the pins are lost the programs are attached anew, and the old ones go: nothing comes twice.
 func TestRootPinsLost(t *testing.T) {
+	hasTCX(t)
 	n := setup(t, TCX)
 	n.ensure()
 	first := n.config
@@ -275,7 +292,11 @@ func TestRootTamperedWith(t *testing.T) {
 		what string
 		do   func()
 	}{
-		{"a link is gone", func() { n.must(n.host.Do(func() error { return n.config.detachTCX(hooks()[1]) })) }},
+		{"a program is gone", func() {
+			n.must(n.host.Do(func() error {
+				return errors.Join(n.config.detachTCX(hooks()[1]), n.config.detachFilter(hooks()[1]))
+			}))
+		}},
 		{"the NIC's addresses are others", func() { n.config.Hosts = []api.MAC{mac(t, outMAC)} }},
 		{"the port is recreated", func() {
 			n.host.IP("link del port0")
@@ -390,6 +411,9 @@ func (n *node) must(err error) {
 func TestRootBesideOthers(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
+			if hooks == TCX {
+				hasTCX(t)
+			}
 			n := setup(t, hooks)
 			n.host.Exec("tc", "qdisc", "add", "dev", "eth0", "clsact")
 			n.host.Exec("tc", "filter", "add", "dev", "eth0", "ingress", "pref", "10", "bpf", "da", "bytecode", "1,6 0 0 2")
@@ -411,6 +435,7 @@ func TestRootBesideOthers(t *testing.T) {
 
 // The same of a program that was at tcx before ours.
 func TestRootBesideOtherPrograms(t *testing.T) {
+	hasTCX(t)
 	n := setup(t, TCX)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()}})

@@ -1,8 +1,9 @@
 // Package kernel builds the Linux kernel in which tests run as an ordinary program (User-Mode Linux), so that the
 // datapath of openvswitch can be tested on a machine whose own kernel does not have it, without virtualisation.
 //
-// It is built from the newest Linux in Debian's backports, kernel.config and the patches beside it, once on a machine:
-// package onetime keeps it. If that source is unavailable or does not build, linux-source-6.12 is used instead.
+// It is built from the newest Linux in Debian's backports, kernel.config and what is beside it, once on a machine:
+// package onetime keeps it. If that source is unavailable or does not build, linux-source-6.12 is used instead. Older
+// lines of Linux that Debian maintains are built on request, so that tests run on the kernels of nodes.
 package kernel
 
 import (
@@ -16,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/test/onetime"
@@ -24,11 +26,13 @@ import (
 //go:embed kernel.config
 var config []byte
 
-//go:embed monotonic.patch
+// monotonic is appended to a file of every line of Linux.
+//
+//go:embed monotonic.c.txt
 var monotonic []byte
 
 // killedFork fixes a panic of Linux 6.12: flush_tlb_mm treated the mark that a fork leaves when its process is killed
-// as a mapping. Linux 7 leaves no such mark.
+// as a mapping. Linux 6.1 and 7 leave no such mark.
 //
 //go:embed killed-fork.patch
 var killedFork []byte
@@ -36,15 +40,20 @@ var killedFork []byte
 // Override in the environment names another kernel to use, for experiments.
 const Override = "FAIRLEAD_UML_KERNEL"
 
-// stable is the source in Debian 12's own package. newer is the one option of kernel.config that it lacks: newer
-// kernels need it for legacy iptables.
-const (
-	stable = "/usr/src/linux-source-6.12.tar.xz"
-	newer  = "CONFIG_NETFILTER_XTABLES_LEGACY=y\n"
-)
+// LineVariable in the environment chooses an older line of Linux, one of Lines. Without it, it is Debian's newest.
+const LineVariable = "FAIRLEAD_TEST_LINUX"
+
+// Lines returns the lines of Linux that have a package linux-source-X in Debian 12.
+func Lines() []string { return []string{"6.1", "6.12"} }
+
+// stable is the line that is used if the newest cannot be built.
+const stable = "6.12"
+
+// newer is the one option of kernel.config that older lines lack: newer kernels need it for legacy iptables.
+const newer = "CONFIG_NETFILTER_XTABLES_LEGACY=y\n"
 
 // version changes when the build procedure changes, so that the kernel is rebuilt.
-const version = "2"
+const version = "3"
 
 // Get returns the path of the kernel, and builds it if this machine has none yet. The steps and their durations are
 // written to progress.
@@ -52,23 +61,36 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 	if path := os.Getenv(Override); path != "" {
 		return path, nil
 	}
-	key := bytes.Join([][]byte{[]byte(version + suite), config, monotonic, killedFork}, []byte{0})
-	dir, err := onetime.Get(ctx, "uml-kernel", key, progress, build)
+	line, name := os.Getenv(LineVariable), "uml-kernel"
+	if line != "" {
+		name += "-" + line
+	}
+	if line != "" && !slices.Contains(Lines(), line) {
+		return "", fmt.Errorf("%s=%s: known are %s, and without it Debian's newest", LineVariable, line,
+			strings.Join(Lines(), " and "))
+	}
+	key := bytes.Join([][]byte{[]byte(version + suite + line), config, monotonic, killedFork}, []byte{0})
+	dir, err := onetime.Get(ctx, name, key, progress, func(ctx context.Context, dir string, progress io.Writer) error {
+		return build(ctx, line, dir, progress)
+	})
 	if err != nil {
 		return "", err
 	}
 	return filepath.Join(dir, "linux"), nil
 }
 
-func build(ctx context.Context, dir string, progress io.Writer) error {
+// build makes dir/linux of that line, or of the newest if line is empty.
+func build(ctx context.Context, line, dir string, progress io.Writer) error {
 	if err := install(ctx, tools, progress); err != nil {
 		return err
 	}
 	work := filepath.Join(dir, "work")
-	err := buildNewest(ctx, work, progress)
-	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(progress, "uml-kernel: %v\numl-kernel: building Debian's Linux 6.12 instead, which is slower\n", err)
-		err = buildStable(ctx, work, progress)
+	var err error
+	if line != "" {
+		err = buildLine(ctx, line, work, progress)
+	} else if err = buildNewest(ctx, work, progress); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(progress, "uml-kernel: %v\numl-kernel: building Debian's Linux %s instead, which is slower\n", err, stable)
+		err = buildLine(ctx, stable, work, progress)
 	}
 	if err != nil {
 		return err
@@ -85,14 +107,15 @@ func buildNewest(ctx context.Context, work string, progress io.Writer) error {
 	return compile(ctx, source, work, progress)
 }
 
-func buildStable(ctx context.Context, work string, progress io.Writer) error {
+func buildLine(ctx context.Context, line, work string, progress io.Writer) error {
 	if err := os.RemoveAll(work); err != nil {
 		return err
 	}
-	if err := install(ctx, []need{{stable, "linux-source-6.12"}}, progress); err != nil {
+	source := "/usr/src/linux-source-" + line + ".tar.xz"
+	if err := install(ctx, []need{{source, "linux-source-" + line}}, progress); err != nil {
 		return err
 	}
-	return compile(ctx, stable, work, progress)
+	return compile(ctx, source, work, progress)
 }
 
 // compile makes work/out/linux of an archive of Linux.
@@ -105,16 +128,33 @@ func compile(ctx context.Context, source, work string, progress io.Writer) error
 	if err := run(ctx, command{argv: []string{"tar", "-C", tree, "--strip-components=1", "-xf", source}}); err != nil {
 		return err
 	}
-	for _, patch := range [][]byte{monotonic, killedFork} {
-		if err := run(ctx, command{dir: tree, stdin: patch, argv: []string{"patch", "-p1"}}); err != nil {
-			return err
-		}
+	if err := change(ctx, tree); err != nil {
+		return err
 	}
 	if err := configure(ctx, tree, out); err != nil {
 		return err
 	}
 	return run(ctx, command{dir: tree, out: &compiled{progress: progress},
 		argv: []string{"nice", "make", "ARCH=um", "O=" + out, fmt.Sprintf("-j%d", runtime.NumCPU()), "linux"}})
+}
+
+// change changes what tests need otherwise. Lines before 6.12 do not have the code that killedFork is for.
+func change(ctx context.Context, tree string) error {
+	tlb, err := os.ReadFile(filepath.Join(tree, "arch/um/kernel/tlb.c"))
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(tlb, []byte("um_tlb_mark_sync")) {
+		if err := run(ctx, command{dir: tree, stdin: killedFork, argv: []string{"patch", "-p1"}}); err != nil {
+			return err
+		}
+	}
+	path := filepath.Join(tree, "arch/um/kernel/time.c")
+	time, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(time, monotonic...), 0o644)
 }
 
 // configure writes the configuration, and verifies that it has all of kernel.config: options that depend on a disabled
