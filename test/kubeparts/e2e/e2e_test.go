@@ -15,7 +15,6 @@ import (
 	"k8s.io/kubernetes/test/e2e/framework/testfiles"
 	_ "k8s.io/kubernetes/test/e2e/network" // tests
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
-	_ "k8s.io/kubernetes/test/utils/format" // readable objects in failures
 )
 
 func TestMain(m *testing.M) {
