@@ -23,6 +23,8 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 	if err != nil {
 		return err
 	}
+	const dns, dnsBefore = "glibc-dns-testing", "jessie-dnsutils" // its name before Kubernetes 1.36
+	names[dns] = append(names[dns], names[dnsBefore]...)
 	names["agnhost"] = append(names["agnhost"], policyAPIImage, cyclonusImage)
 	files, err := rootFiles(ctx, suite, coredns)
 	if err != nil {
@@ -30,11 +32,11 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 	}
 	images := []ociimage.Image{{Names: []string{dnsImage}, Entrypoint: []string{"/coredns"}}}
 	for name, start := range map[string]ociimage.Image{
-		"agnhost":           {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
-		"busybox":           {Cmd: []string{"sh"}},
-		"glibc-dns-testing": {Cmd: []string{"bash"}},
-		"nginx":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test gets a page of it
-		"pause":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+		dns:       {Cmd: []string{"bash"}},
+		"agnhost": {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+		"busybox": {Cmd: []string{"sh"}},
+		"nginx":   {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test gets a page of it
+		"pause":   {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 
 		"regression-issue-74839": {Entrypoint: []string{"/conntrack-server"}},
 	} {
