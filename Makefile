@@ -199,10 +199,11 @@ bench-uplink: root deps build once ## what host and pods get in each uplink mode
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
 		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
 
-conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags); KUBERNETES=1.37
+conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags); KUBERNETES=1.37, RUNTIME=cri-o
+	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	go test -count=1 -timeout 60m -run '^TestE2ESuiteAndDNS$$' ./test/kubebin
 	go test -C test/cyclonus -count=1 ./generate
-	go run ./test/conformance $(CONFORMANCE)
+	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' go run ./test/conformance $(CONFORMANCE)
 
 bench-controller: deps once ## memory of fairlead-controller in a cluster of 5,000 Nodes and 20,000 pods (minutes)
 	go test -run '^$$' -bench '^BenchmarkControllerMemory$$' -benchtime 1x -timeout 60m ./test/bench
