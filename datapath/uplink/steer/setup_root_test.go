@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const (
@@ -39,6 +40,9 @@ type node struct {
 
 func setup(t *testing.T, hooks Hooks) *node {
 	t.Helper()
+	if hooks == TCX {
+		ovstest.LinuxFrom(t, 6, 6, "tcx")
+	}
 	n := &node{t: t, host: nstest.New(t), outside: nstest.New(t), pods: nstest.New(t), at: map[string]int{}}
 	nstest.Veth(n.host, "eth0", n.outside, "far0")
 	nstest.Veth(n.host, "port0", n.pods, "pods0")

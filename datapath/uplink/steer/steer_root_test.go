@@ -18,18 +18,11 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/nstest"
-	"github.com/fairlead-cni/fairlead/test/ovstest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// kinds are the kernel's hooks: each test runs with both.
+// kinds are the kernel's hooks: each test runs with both, where the kernel has both.
 func kinds() []Hooks { return []Hooks{TCX, Clsact} }
-
-// hasTCX ends a test on kernels without tcx.
-func hasTCX(t *testing.T) {
-	t.Helper()
-	ovstest.LinuxFrom(t, 6, 6, "tcx")
-}
 
 // journeys are frames, and who is to get them. One pod is untagged, one in VLAN 10.
 func journeys() []struct {
@@ -85,9 +78,6 @@ func journeys() []struct {
 func TestRootFramesAreSorted(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
-			if hooks == TCX {
-				hasTCX(t)
-			}
 			n := setup(t, hooks)
 			n.ensure()
 			n.sync(Entry{mac(t, podMAC), 0}, Entry{mac(t, pod10MAC), 10})
@@ -148,9 +138,6 @@ func (n *node) counted() {
 func TestRootRemoveLeavesNothing(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
-			if hooks == TCX {
-				hasTCX(t)
-			}
 			n := setup(t, hooks)
 			before := n.tc()
 			n.ensure()
@@ -215,9 +202,6 @@ func (n *node) hostStream() (stop func() probe.Report) {
 func TestRootReplaced(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
-			if hooks == TCX {
-				hasTCX(t)
-			}
 			n := setup(t, hooks)
 			n.ensure()
 			n.sync(Entry{mac(t, podMAC), 0})
@@ -246,7 +230,6 @@ func TestRootReplaced(t *testing.T) {
 
 // Where the pins are lost the programs are attached anew, and the old ones go: nothing comes twice.
 func TestRootPinsLost(t *testing.T) {
-	hasTCX(t)
 	n := setup(t, TCX)
 	n.ensure()
 	first := n.config
@@ -411,9 +394,6 @@ func (n *node) must(err error) {
 func TestRootBesideOthers(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
-			if hooks == TCX {
-				hasTCX(t)
-			}
 			n := setup(t, hooks)
 			n.host.Exec("tc", "qdisc", "add", "dev", "eth0", "clsact")
 			n.host.Exec("tc", "filter", "add", "dev", "eth0", "ingress", "pref", "10", "bpf", "da", "bytecode", "1,6 0 0 2")
@@ -435,7 +415,6 @@ func TestRootBesideOthers(t *testing.T) {
 
 // The same of a program that was at tcx before ours.
 func TestRootBesideOtherPrograms(t *testing.T) {
-	hasTCX(t)
 	n := setup(t, TCX)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()}})

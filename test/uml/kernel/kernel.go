@@ -26,7 +26,7 @@ import (
 //go:embed kernel.config
 var config []byte
 
-// monotonic is appended to a file of every line of Linux.
+// monotonic is appended to arch/um/kernel/time.c: a patch would not apply to every line of Linux.
 //
 //go:embed monotonic.c.txt
 var monotonic []byte
@@ -128,7 +128,7 @@ func compile(ctx context.Context, source, work string, progress io.Writer) error
 	if err := run(ctx, command{argv: []string{"tar", "-C", tree, "--strip-components=1", "-xf", source}}); err != nil {
 		return err
 	}
-	if err := change(ctx, tree); err != nil {
+	if err := amend(ctx, tree); err != nil {
 		return err
 	}
 	if err := configure(ctx, tree, out); err != nil {
@@ -138,8 +138,8 @@ func compile(ctx context.Context, source, work string, progress io.Writer) error
 		argv: []string{"nice", "make", "ARCH=um", "O=" + out, fmt.Sprintf("-j%d", runtime.NumCPU()), "linux"}})
 }
 
-// change changes what tests need otherwise. Lines before 6.12 do not have the code that killedFork is for.
-func change(ctx context.Context, tree string) error {
+// amend adds our changes to the source. Lines before 6.12 do not have the code that killedFork is for.
+func amend(ctx context.Context, tree string) error {
 	tlb, err := os.ReadFile(filepath.Join(tree, "arch/um/kernel/tlb.c"))
 	if err != nil {
 		return err
