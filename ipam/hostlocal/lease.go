@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -52,14 +53,41 @@ func (o owner) check() error {
 	return nil
 }
 
-// load reads all leases, in order of their addresses, and removes empty files.
-// The caller holds the lock.
+// load returns all leases, in order of their addresses. It reads them only if the directory has changed since it was
+// read, or changed here. The caller holds the lock.
 func (s *Store) load() ([]Lease, error) {
+	if is := stampOf(s.dir); is == (stamp{}) || is != s.stamp {
+		if err := s.readAll(); err != nil {
+			return nil, err
+		}
+		s.stamp = is
+	}
+	leases := slices.Collect(maps.Values(s.leases))
+	slices.SortFunc(leases, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
+	return leases, nil
+}
+
+// stamp tells whether a directory is as it was. The zero value: that is not known.
+type stamp struct {
+	inode           uint64
+	written, change syscall.Timespec
+}
+
+func stampOf(dir string) stamp {
+	var st syscall.Stat_t
+	if syscall.Stat(dir, &st) != nil {
+		return stamp{}
+	}
+	return stamp{st.Ino, st.Mtim, st.Ctim}
+}
+
+// readAll reads all leases, and removes empty files.
+func (s *Store) readAll() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("reading the leases: %w", err)
+		return fmt.Errorf("reading the leases: %w", err)
 	}
-	var leases []Lease
+	s.leases = make(map[netip.Addr]Lease, len(entries))
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(e.Name())
 		if err != nil || addr.String() != e.Name() || addr.Zone() != "" {
@@ -68,21 +96,20 @@ func (s *Store) load() ([]Lease, error) {
 		content, err := readSmall(s.path(addr))
 		if err == nil && content == "" {
 			if err := s.remove(addr); err != nil {
-				return nil, err
+				return err
 			}
 			continue
 		}
-		leases = append(leases, parseLease(addr, content))
+		s.leases[addr] = parseLease(addr, content)
 	}
-	slices.SortFunc(leases, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
-	return leases, nil
+	return nil
 }
 
 // maxLease is more than the longest file that check allows.
 const maxLease = 512
 
-// readSmall returns the first maxLease bytes of a file. An ADD calls it for every lease of the node, and os.ReadFile
-// takes twice as long.
+// readSmall returns the first maxLease bytes of a file. It is called for every lease of the node, and os.ReadFile takes
+// twice as long.
 func readSmall(path string) (string, error) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -109,5 +136,6 @@ func (s *Store) remove(addr netip.Addr) error {
 	if err := os.Remove(s.path(addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the lease of %s: %w", addr, err)
 	}
+	delete(s.leases, addr)
 	return nil
 }

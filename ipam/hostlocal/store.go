@@ -25,14 +25,17 @@ const DefaultDir = "/var/lib/fairlead/host-local"
 // bootFile has the ID of the boot that the leases are of.
 const bootFile = "boot-id"
 
-// Store has the leases of one directory. It caches none, so several processes may use one directory. Its methods may be
-// called concurrently.
+// Store has the leases of one directory. Several processes may use one directory: a change by another one is noticed by
+// the directory's times, those of one of its files by Leases alone. Its methods may be called concurrently.
 type Store struct {
 	dir    string
 	bootID string
 	disk   *disk.Store
 	mu     sync.Mutex // excludes goroutines; the file lock only other processes
 	lock   *os.File
+	// leases are those that the directory had when its stamp was this.
+	leases map[netip.Addr]Lease
+	stamp  stamp
 	// anew: the directory was recreated, and was not read since.
 	anew bool
 	// unwritten is why the directory does not say yet that its leases are of this boot.
@@ -116,7 +119,12 @@ func (s *Store) locked(f func() error) error {
 	if s.unwritten != nil {
 		s.writeBoot()
 	}
-	return f()
+	if err := f(); err != nil {
+		s.stamp = stamp{} // it is not known what was done
+		return err
+	}
+	s.stamp = stampOf(s.dir) // what has changed it has changed s.leases, too
+	return nil
 }
 
 // leasing is locked for an f that leases.
@@ -206,18 +214,38 @@ func (s *Store) take(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	// The last argument names the library's record of the last allocated address: one per family.
-	got, err := allocator.NewIPAllocator(set, heldStore{s.disk}, netip.Prefix(r).Addr().BitLen()).
+	got, err := allocator.NewIPAllocator(set, heldStore{s.disk, s.leases}, netip.Prefix(r).Addr().BitLen()).
 		Get(o.containerID, o.ifName, nil)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("allocating from podCIDR %s: %w", r, err)
 	}
-	addr, _ := netip.AddrFromSlice(got.Address.IP)
-	return addr.Unmap(), nil
+	return addrOf(got.Address.IP), nil
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
 }
 
 // heldStore is the library's store for one allocation within locked, by an owner that is known to have no address in
 // the range.
-type heldStore struct{ *disk.Store }
+type heldStore struct {
+	*disk.Store
+	leases map[netip.Addr]Lease
+}
+
+// Reserve implements the library's interface. Addresses that are leased are not tried.
+func (h heldStore) Reserve(id, ifName string, ip net.IP, rangeID string) (bool, error) {
+	addr := addrOf(ip)
+	if _, there := h.leases[addr]; there {
+		return false, nil
+	}
+	ok, err := h.Store.Reserve(id, ifName, ip, rangeID)
+	if ok {
+		h.leases[addr] = Lease{addr, id, ifName}
+	}
+	return ok, err
+}
 
 func (heldStore) Lock() error                     { return nil }
 func (heldStore) Unlock() error                   { return nil }
@@ -226,6 +254,7 @@ func (heldStore) GetByID(string, string) []net.IP { return nil }
 // undo removes the leases that o has got since before. It reads the directory, because the library may fail after it
 // has written a lease.
 func (s *Store) undo(o owner, before []Lease) error {
+	s.stamp = stamp{}
 	now, err := s.load()
 	if err != nil {
 		return err
@@ -276,6 +305,7 @@ func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 		if err != nil {
 			return fmt.Errorf("reserving %s for %s: %w", addr, o, err)
 		}
+		s.leases[addr] = Lease{addr, containerID, ifName}
 		return nil
 	})
 }
@@ -297,10 +327,11 @@ func (s *Store) Release(containerID, ifName string) error {
 	})
 }
 
-// Leases returns all leases in order of their addresses.
+// Leases reads all leases, and returns them in order of their addresses.
 func (s *Store) Leases() ([]Lease, error) {
 	var leases []Lease
 	err := s.locked(func() (err error) {
+		s.stamp = stamp{}
 		leases, err = s.load()
 		return err
 	})

@@ -437,6 +437,9 @@ func TestUnreadableLease(t *testing.T) {
 			}
 			// Or it is not reserved, and is released as listed.
 			write()
+			if l := leases(t, s); !slices.Equal(l, want) {
+				t.Fatalf("listed again as %v, want %v", l, want)
+			}
 			if err := s.Release(want[0].ContainerID, want[0].IfName); err != nil {
 				t.Fatal(err)
 			}
