@@ -201,6 +201,11 @@ func TestRootFindTransport(t *testing.T) {
 	if got, err = find("192.0.2.2", "", "10.0.0.0/8"); err != nil || got.Name != "eth1" {
 		t.Errorf("by CIDR that covers the gateway too: %+v, %v", got, err)
 	}
+	node.IP("addr flush dev eth1")
+	if _, err = find("192.0.2.2", "eth1", ""); err == nil || !strings.Contains(err.Error(), "eth1 has no address") {
+		t.Errorf("by name, without an address: %v", err)
+	}
+	node.IP("addr add 10.1.0.2/16 dev eth1")
 	_, err = find("203.0.113.9", "", "")
 	if err == nil || !strings.Contains(err.Error(), "203.0.113.9") || !strings.Contains(err.Error(), "this node has eth0 192.0.2.2, fd00:5::2; eth1 10.1.0.2") {
 		t.Errorf("unknown node address: %v", err)

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,25 +28,25 @@ type Needed struct {
 // FindNeeded lists what the node needs, in the kernel's order, less what is on
 // or behind the gateway and pods' interfaces.
 func FindNeeded(gateway string) ([]Needed, error) {
-	byIndex, addrs, err := nodeLinks(gateway)
+	links, addrs, err := observeNode(gateway)
 	if err != nil {
 		return nil, err
 	}
 	var needed []Needed
 	for _, a := range addrs {
-		l := byIndex[a.LinkIndex]
+		l := links.read[a.LinkIndex]
 		if addr := netaddr.Prefix(a.IPNet).Addr(); addr.IsGlobalUnicast() {
 			needed = append(needed, Needed{addr, "the address of " + l.Attrs().Name, internalPort(l)})
 		}
 	}
-	hops, err := nextHops(byIndex)
+	hops, err := nextHops(links)
 	return append(needed, hops...), err
 }
 
 func internalPort(l netlink.Link) bool { return l.Type() == "openvswitch" || l.Type() == "tuntap" }
 
 // nextHops are those of all routing tables.
-func nextHops(byIndex map[int]netlink.Link) ([]Needed, error) {
+func nextHops(links *nodeLinks) ([]Needed, error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_TABLE)
@@ -54,23 +55,28 @@ func nextHops(byIndex map[int]netlink.Link) ([]Needed, error) {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	var needed []Needed
-	add := func(index int, gw net.IP, dst *net.IPNet) {
+	add := func(index int, gw net.IP, dst *net.IPNet) error {
 		hop, ok := netip.AddrFromSlice(gw)
-		l, known := byIndex[index]
-		if hop = hop.Unmap(); !ok || !known || !hop.IsGlobalUnicast() {
-			return
+		if hop = hop.Unmap(); !ok || !hop.IsGlobalUnicast() {
+			return nil
+		}
+		l, err := links.of(index)
+		if l == nil {
+			return err
 		}
 		to := "default"
 		if dst != nil {
 			to = dst.String()
 		}
 		needed = append(needed, Needed{Addr: hop, What: fmt.Sprintf("the next hop to %s on %s", to, l.Attrs().Name)})
+		return nil
 	}
+	var errs []error
 	for _, r := range routes {
-		add(r.LinkIndex, r.Gw, r.Dst)
+		errs = append(errs, add(r.LinkIndex, r.Gw, r.Dst))
 		for _, path := range r.MultiPath {
-			add(path.LinkIndex, path.Gw, r.Dst)
+			errs = append(errs, add(path.LinkIndex, path.Gw, r.Dst))
 		}
 	}
-	return needed, nil
+	return needed, errors.Join(errs...)
 }

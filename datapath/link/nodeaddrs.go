@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,7 +16,7 @@ import (
 // of the gateway, of pods' interfaces, of 127.0.0.0/8 and ::1, and IPv6
 // link-local ones.
 func NodeAddrs(gateway string) ([]netip.Addr, error) {
-	_, have, err := nodeLinks(gateway)
+	_, have, err := observeNode(gateway)
 	if err != nil {
 		return nil, err
 	}
@@ -31,22 +32,47 @@ func NodeAddrs(gateway string) ([]netip.Addr, error) {
 	return slices.Compact(out), nil
 }
 
-// nodeLinks are the node's own interfaces, by index, and their addresses, in the kernel's order: without the gateway
-// and pods' interfaces.
-func nodeLinks(gateway string) (byIndex map[int]netlink.Link, addrs []netlink.Addr, err error) {
-	links, err := kernel.Dump(netlink.LinkList)
-	if err != nil {
-		return nil, nil, fmt.Errorf("listing interfaces: %w", err)
+// nodeLinks are the node's own interfaces, without the gateway and pods' interfaces. Each is read when it is asked for: a
+// list of all interfaces takes longer the more pods there are.
+type nodeLinks struct {
+	gateway string
+	read    map[int]netlink.Link // by index; nil: none of the node's own has it
+}
+
+// of returns the interface with an index; nil if none of the node's own has it.
+func (n *nodeLinks) of(index int) (netlink.Link, error) {
+	l, known := n.read[index]
+	if known {
+		return l, nil
 	}
-	byIndex = map[int]netlink.Link{}
-	for _, l := range links {
-		if !ours(l) && l.Attrs().Name != gateway {
-			byIndex[l.Attrs().Index] = l
-		}
+	l, err := netlink.LinkByIndex(index)
+	switch {
+	case errors.As(err, &netlink.LinkNotFoundError{}):
+		l = nil
+	case err != nil:
+		return nil, fmt.Errorf("reading interface %d: %w", index, err)
+	case ours(l) || l.Attrs().Name == n.gateway:
+		l = nil
 	}
-	addrs, err = kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	n.read[index] = l
+	return l, nil
+}
+
+// observeNode reads the addresses of the node's own interfaces, in the kernel's order, and these interfaces.
+func observeNode(gateway string) (links *nodeLinks, addrs []netlink.Addr, err error) {
+	links = &nodeLinks{gateway, map[int]netlink.Link{}}
+	all, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing addresses: %w", err)
 	}
-	return byIndex, slices.DeleteFunc(addrs, func(a netlink.Addr) bool { return byIndex[a.LinkIndex] == nil }), nil
+	for _, a := range all {
+		l, err := links.of(a.LinkIndex)
+		if err != nil {
+			return nil, nil, err
+		}
+		if l != nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return links, addrs, nil
 }

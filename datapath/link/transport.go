@@ -40,7 +40,7 @@ type device struct {
 // its addresses those in nodeIPs are taken before others (given cidrs, those
 // in cidrs). The gateway is never chosen: a CIDR may well cover the podCIDRs.
 func FindTransport(nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix, gateway string) (Transport, error) {
-	devices, err := observeDevices(gateway)
+	devices, err := observeDevices(ifname, gateway)
 	if err != nil {
 		return Transport{}, fmt.Errorf("finding the transport interface: %w", err)
 	}
@@ -137,15 +137,25 @@ func (d device) with(prefer func(netip.Addr) bool) Transport {
 	return t
 }
 
-// observeDevices reads all interfaces of the node but our own with their
-// usable addresses, in the order of their indexes.
-func observeDevices(gateway string) ([]device, error) {
-	links, addrs, err := nodeLinks(gateway)
+// observeDevices reads all interfaces of the node but our own that have addresses, with the usable ones, and the one
+// called ifname, in the order of their indexes.
+func observeDevices(ifname, gateway string) ([]device, error) {
+	links, addrs, err := observeNode(gateway)
 	if err != nil {
 		return nil, err
 	}
+	if ifname != "" && !IsPattern(ifname) {
+		if l, err := netlink.LinkByName(ifname); err == nil {
+			if _, err := links.of(l.Attrs().Index); err != nil {
+				return nil, err
+			}
+		}
+	}
 	var devices []device
-	for _, l := range links {
+	for _, l := range links.read {
+		if l == nil {
+			continue
+		}
 		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
 		for _, a := range addrs {
 			if p := netaddr.Prefix(a.IPNet); a.LinkIndex == d.Index && usable(a) {
