@@ -32,8 +32,8 @@ func NodeAddrs(gateway string) ([]netip.Addr, error) {
 	return slices.Compact(out), nil
 }
 
-// nodeLinks are the node's own interfaces, without the gateway and pods' interfaces. Each is read when it is asked for: a
-// list of all interfaces takes longer the more pods there are.
+// nodeLinks are the node's own interfaces, without the gateway and pods' interfaces. Each is read when it is asked for:
+// a list of all interfaces takes longer the more pods there are.
 type nodeLinks struct {
 	gateway string
 	read    map[int]netlink.Link // by index; nil: none of the node's own has it

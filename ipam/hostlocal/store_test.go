@@ -590,3 +590,53 @@ func TestDirectoryRemoved(t *testing.T) {
 		t.Errorf("the next process sees %v, %v", leases, err)
 	}
 }
+
+// A store does not read again what it knows, only what the times of the directory, or Leases, show to be another's.
+func TestReadOnce(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	first := allocate(t, s, "a", "10.1.0.0/24")[0].Addr()
+	file := filepath.Join(dir, first.String())
+	if err := os.WriteFile(file, []byte("b\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := allocate(t, s, "a", "10.1.0.0/24")[0].Addr(); got != first {
+		t.Errorf("the file of %s was read again, and a has got %s", first, got)
+	}
+	if l := leases(t, s); !slices.Equal(l, []Lease{{first, "b", "eth0"}}) {
+		t.Errorf("Leases has not read the file: %v", l)
+	}
+	for range 3 {
+		before := stampOf(dir)
+		other := allocate(t, open(t, dir), "c", "10.1.0.0/24")[0].Addr()
+		awaitChange(t, dir, before)
+		if got := allocate(t, s, "c", "10.1.0.0/24")[0].Addr(); got != other {
+			t.Errorf("another process has leased %s to c, which has got %s", other, got)
+		}
+		before = stampOf(dir)
+		if err := os.Remove(filepath.Join(dir, other.String())); err != nil {
+			t.Fatal(err)
+		}
+		awaitChange(t, dir, before)
+		if got := allocate(t, s, "c", "10.1.0.0/24")[0].Addr(); got == other {
+			t.Errorf("c has got %s, whose lease was removed, though others were free for longer", other)
+		}
+		if err := s.Release("c", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitChange waits until the directory's times differ, which they do in steps of some milliseconds.
+func awaitChange(t *testing.T, dir string, before stamp) {
+	t.Helper()
+	file := filepath.Join(dir, "touched")
+	for limit := time.Now().Add(10 * time.Second); stampOf(dir) == before; {
+		if time.Now().After(limit) {
+			t.Fatal("the directory's times do not change")
+		}
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Remove(file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
