@@ -94,7 +94,7 @@ func (x *bed) idleCPU(name string, period time.Duration) {
 	before, received, began := x.cpu(), x.door.Received.Load(), time.Now()
 	x.rest(period)
 	took := time.Since(began).Seconds()
-	add(x.b, report.Result{Name: name, Unit: "% of a core", Target: report.AtMost(0.5),
+	add(x.b, report.Result{Name: name, Unit: "% of a core", Target: report.AtMost(0.3),
 		Ours: []float64{100 * (x.cpu() - before).Seconds() / took},
 		Note: fmt.Sprintf("over %s; %.0f heartbeats, %.1f kB/s from the API server", period,
 			period.Minutes()/5*float64(x.nodes), float64(x.door.Received.Load()-received)/1000/took)})
