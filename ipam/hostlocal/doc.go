@@ -14,5 +14,8 @@
 //     the lock that sees an empty file knows that its writer is dead and that no pod has the address, and removes it.
 //   - A file that is not a valid lease may be the lease of a running pod. Its address is not allocated; the file is
 //     listed with the owner Unreadable until that is released, or the address is reserved.
+//   - Leases are read again only if the times of their directory have changed, as after a change by another process. A
+//     change within the same tick of the kernel's clock, or of the content of a file, is noticed by Store.Leases, which
+//     the reconciler calls. No address is leased twice for that: a lease's file is created exclusively.
 //   - Goroutines of one process exclude each other. The library's file lock does not do that: they share one open file.
 package hostlocal

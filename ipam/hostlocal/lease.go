@@ -57,10 +57,13 @@ func (o owner) check() error {
 // read, or changed here. The caller holds the lock.
 func (s *Store) load() ([]Lease, error) {
 	if is := stampOf(s.dir); is == (stamp{}) || is != s.stamp {
-		if err := s.readAll(); err != nil {
+		whole, err := s.readAll()
+		if err != nil {
 			return nil, err
 		}
-		s.stamp = is
+		if s.stamp = is; !whole {
+			s.stamp = stamp{}
+		}
 	}
 	leases := slices.Collect(maps.Values(s.leases))
 	slices.SortFunc(leases, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
@@ -81,13 +84,13 @@ func stampOf(dir string) stamp {
 	return stamp{st.Ino, st.Mtim, st.Ctim}
 }
 
-// readAll reads all leases, and removes empty files.
-func (s *Store) readAll() error {
+// readAll reads all leases, and removes empty files. whole is false if a file could not be read: the next time it may.
+func (s *Store) readAll() (whole bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return fmt.Errorf("reading the leases: %w", err)
+		return false, fmt.Errorf("reading the leases: %w", err)
 	}
-	s.leases = make(map[netip.Addr]Lease, len(entries))
+	whole, s.leases = true, make(map[netip.Addr]Lease, len(entries))
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(e.Name())
 		if err != nil || addr.String() != e.Name() || addr.Zone() != "" {
@@ -96,13 +99,14 @@ func (s *Store) readAll() error {
 		content, err := readSmall(s.path(addr))
 		if err == nil && content == "" {
 			if err := s.remove(addr); err != nil {
-				return err
+				return false, err
 			}
 			continue
 		}
+		whole = whole && err == nil
 		s.leases[addr] = parseLease(addr, content)
 	}
-	return nil
+	return whole, nil
 }
 
 // maxLease is more than the longest file that check allows.

@@ -33,7 +33,7 @@ type Store struct {
 	disk   *disk.Store
 	mu     sync.Mutex // excludes goroutines; the file lock only other processes
 	lock   *os.File
-	// leases are those that the directory had when its stamp was this.
+	// leases are those that the directory had when its stamp was this; it is zero if they must be read again.
 	leases map[netip.Addr]Lease
 	stamp  stamp
 	// anew: the directory was recreated, and was not read since.
@@ -123,7 +123,9 @@ func (s *Store) locked(f func() error) error {
 		s.stamp = stamp{} // it is not known what was done
 		return err
 	}
-	s.stamp = stampOf(s.dir) // what has changed it has changed s.leases, too
+	if s.stamp != (stamp{}) {
+		s.stamp = stampOf(s.dir) // what has changed it has changed s.leases, too
+	}
 	return nil
 }
 

@@ -640,3 +640,20 @@ func awaitChange(t *testing.T, dir string, before stamp) {
 		}
 	}
 }
+
+// A lease that could not be read once, as for want of a file descriptor, is read again.
+func TestReadAfterAFailure(t *testing.T) {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "lease")
+	s := open(t, dir)
+	if err := os.Symlink(elsewhere, filepath.Join(dir, "10.1.0.7")); err != nil { // to nothing: it cannot be opened
+		t.Fatal(err)
+	}
+	allocate(t, s, "b", "10.1.0.0/24")
+	allocate(t, s, "b", "10.1.0.0/24") // changes nothing
+	if err := os.WriteFile(elsewhere, []byte("a\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := allocate(t, s, "a", "10.1.0.0/24")[0].Addr().String(); got != "10.1.0.7" {
+		t.Errorf("a has the address 10.1.0.7, and got %s", got)
+	}
+}
