@@ -106,24 +106,14 @@ func (*Veths) Name() string { return "veth" }
 // Apply implements Applier.
 func (v *Veths) Apply(_ context.Context, r *Round) (c Changes, err error) {
 	if r.Verify || v.podMTU != r.Want.PodMTU || v.bridgedMTU != r.Want.BridgedMTU {
-		mtus := mtuByHost(r.Want)
-		var hosts []string
-		for _, p := range r.Want.OVSDB.Pods {
-			hosts = append(hosts, p.HostIf)
+		var other []string
+		c.Repaired, other, err = link.EnsureHosts(mtuByHost(r.Want)) // each was up and in no bridge when it was made
+		if err == nil {
+			v.otherMTU, v.podMTU, v.bridgedMTU = other, r.Want.PodMTU, r.Want.BridgedMTU
 		}
-		c.Degraded = otherMTU(r.Want, v.otherMTU)
-		if c.Repaired, err = link.EnsureHosts(hosts); err != nil { // each was up and in no bridge when it was made
-			return c, err
-		}
-		other, err := link.HostsWithOtherMTU(mtus)
-		if err != nil {
-			return c, err
-		}
-		v.otherMTU = other
-		v.podMTU, v.bridgedMTU = r.Want.PodMTU, r.Want.BridgedMTU
 	}
 	c.Degraded = otherMTU(r.Want, v.otherMTU)
-	return c, nil
+	return c, err
 }
 
 // mtuByHost are the MTUs that pods get now, by host end.

@@ -3,7 +3,6 @@ package link
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,13 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// EnsureHosts brings the host ends of our veths that are in names up, takes
-// them out of bridges that are not of Open vSwitch, and returns what it
-// changed, in words. One that is not there is left to others.
-func EnsureHosts(names []string) (changes []string, err error) {
+// EnsureHosts brings the host ends of our veths that mtus names up, and takes them out of bridges that are not of Open
+// vSwitch. It returns what it changed, in words, and those of another MTU than mtus has for them: a pod keeps the one
+// that it was made with. One that is not there is left to others.
+func EnsureHosts(mtus map[string]int) (changes, otherMTU []string, err error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
+		return nil, nil, fmt.Errorf("listing interfaces: %w", err)
 	}
 	masters := map[int]netlink.Link{}
 	for _, l := range links {
@@ -25,14 +24,18 @@ func EnsureHosts(names []string) (changes []string, err error) {
 	}
 	var errs []error
 	for _, l := range links {
-		if !ours(l) || !slices.Contains(names, l.Attrs().Name) {
+		mtu, wanted := mtus[l.Attrs().Name]
+		if !ours(l) || !wanted {
 			continue
+		}
+		if l.Attrs().MTU != mtu {
+			otherMTU = append(otherMTU, l.Attrs().Name)
 		}
 		did, err := ensureHost(l, masters[l.Attrs().MasterIndex])
 		changes = append(changes, did...)
 		errs = append(errs, err)
 	}
-	return changes, errors.Join(errs...)
+	return changes, otherMTU, errors.Join(errs...)
 }
 
 func ensureHost(l, master netlink.Link) (changes []string, err error) {

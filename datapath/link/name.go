@@ -39,25 +39,14 @@ func inGroup(l netlink.Link, group uint32) bool {
 }
 
 // Hosts lists the names of our veths' host ends, without those that are retired.
-func Hosts() ([]string, error) { return hosts(func(netlink.Link) bool { return true }) }
-
-// HostsWithOtherMTU lists those of our host ends whose MTU is not the one in want: a pod
-// keeps the one that it was made with. Others than those in want are left out.
-func HostsWithOtherMTU(want map[string]int) ([]string, error) {
-	return hosts(func(l netlink.Link) bool {
-		mtu, asked := want[l.Attrs().Name]
-		return asked && l.Attrs().MTU != mtu
-	})
-}
-
-func hosts(keep func(netlink.Link) bool) ([]string, error) {
+func Hosts() ([]string, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
 	var names []string
 	for _, l := range links {
-		if ours(l) && keep(l) {
+		if ours(l) {
 			names = append(names, l.Attrs().Name)
 		}
 	}
