@@ -35,6 +35,7 @@ func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Ot
 		others.Pools = append(others.Pools, read)
 	}
 	slices.SortFunc(others.Pools, func(a, b pool.Pool) int { return strings.Compare(a.Name, b.Name) })
+	others = others.Relevant()
 	held := count(allocations)
 	out := map[string]api.IPPoolStatus{}
 	for _, p := range pools {

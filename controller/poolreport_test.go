@@ -58,7 +58,7 @@ func TestReport(t *testing.T) {
 	}
 	grows := forecast.Growth{"full": {{At: time.Unix(0, 0)}, {At: time.Unix(60, 0), Used: 2}},
 		"filling": {{At: time.Unix(0, 0), Used: 1}, {At: time.Unix(3000, 0), Used: 4}}}
-	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.2.5.0/24")}}}
+	others := pool.Others{Nodes: []pool.Node{{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.5.0/24")}}}}
 	got := report(pools, allocations, others, warning{80, grows})
 	for name, want := range map[string]string{
 		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
@@ -94,5 +94,32 @@ func TestFreeMapHasALimit(t *testing.T) {
 	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.2.200")}, allocations, pool.Others{}, warning{100, nil})["p"].FreeMap
 	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[63] != "10.2.0.241-10.2.2.200" {
 		t.Errorf("%d spans: %v", len(got), got)
+	}
+}
+
+// BenchmarkReport is a pass over the pools of a large cluster.
+func BenchmarkReport(b *testing.B) {
+	const manyPools, manyNodes, many = 200, 5000, 20000
+	var pools []*api.IPPool
+	for i := range manyPools {
+		p := poolOf(fmt.Sprint("pool", i), fmt.Sprintf("10.240.%d.2", i), fmt.Sprintf("10.240.%d.254", i))
+		p.Spec.SubnetInfo.Gateway = "10.240.255.254"
+		pools = append(pools, p)
+	}
+	var allocations []*api.IPAllocation
+	for i := range many {
+		addr := fmt.Sprintf("10.240.%d.%d", i%manyPools, 2+i/manyPools)
+		allocations = append(allocations, held1(fmt.Sprint("pool", i%manyPools), addr, api.PhaseAllocated))
+	}
+	var others pool.Others
+	for i := range manyNodes {
+		hi, lo := byte(i>>8), byte(i)
+		others.Nodes = append(others.Nodes, pool.Node{Name: fmt.Sprint("node", i),
+			PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, hi, lo, 0}), 24)},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, hi, lo})}})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		report(pools, allocations, others, warning{80, forecast.Growth{}})
 	}
 }

@@ -187,11 +187,10 @@ func (w *world) synced() bool {
 
 // others are the other users of addresses, except pools.
 func (w *world) others() pool.Others {
-	o := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{}}
+	o := pool.Others{ServiceCIDRs: w.serviceCIDRs()}
 	for _, n := range listOf[corev1.Node](w.nodes) {
-		o.PodCIDRs[n.Name], o.NodeAddresses[n.Name] = podCIDRs(n), addresses(n)
+		o.Nodes = append(o.Nodes, pool.Node{Name: n.Name, PodCIDRs: podCIDRs(n), Addresses: addresses(n)})
 	}
-	o.ServiceCIDRs = w.serviceCIDRs()
 	return o
 }
 
@@ -213,6 +212,7 @@ func (w *world) bridged() map[string][]netip.Prefix {
 			others.Pools = append(others.Pools, p)
 		}
 	}
+	others = others.Relevant()
 	for _, p := range others.Pools {
 		if p.Scope == "" && !pool.Yields(p.Overlaps(others)) {
 			out[p.Name] = p.Allocatable()

@@ -144,10 +144,9 @@ func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.K
 			all[name] = object
 		}
 	}
-	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{},
-		ServiceCIDRs: p.Config.ServiceCIDRs()}
+	others := pool.Others{ServiceCIDRs: p.Config.ServiceCIDRs(), Nodes: make([]pool.Node, 0, len(snapshot.Nodes))}
 	for name, n := range snapshot.Nodes {
-		others.PodCIDRs[name], others.NodeAddresses[name] = n.PodCIDRs, n.Addresses
+		others.Nodes = append(others.Nodes, pool.Node{Name: name, PodCIDRs: n.PodCIDRs, Addresses: n.Addresses})
 	}
 	return selection.Known{IPPools: all, Others: others}, nil
 }

@@ -10,11 +10,56 @@ import (
 // Others are the other users of addresses in the cluster.
 type Others struct {
 	// Pools may include the pool in question.
-	Pools []Pool
-	// PodCIDRs and NodeAddresses are by Node name.
-	PodCIDRs      map[string][]netip.Prefix
-	NodeAddresses map[string][]netip.Addr
-	ServiceCIDRs  []netip.Prefix
+	Pools        []Pool
+	Nodes        []Node
+	ServiceCIDRs []netip.Prefix
+}
+
+// Node is what a Node has.
+type Node struct {
+	Name      string
+	PodCIDRs  []netip.Prefix
+	Addresses []netip.Addr
+}
+
+// Relevant leaves out Nodes that share no address with any of the pools: with thousands of Nodes, comparing each pool
+// with each of them takes a hundred times as long.
+func (o Others) Relevant() Others {
+	var spans []Span
+	for _, p := range o.Pools {
+		for _, s := range p.spans {
+			spans = append(spans, s.Span)
+		}
+	}
+	spans = merged(spans)
+	var nodes []Node
+	for _, n := range o.Nodes {
+		if slices.ContainsFunc(n.PodCIDRs, func(c netip.Prefix) bool { return meet(spans, Span{c.Masked().Addr(), last(c)}) }) ||
+			slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return meet(spans, Span{a, a}) }) {
+			nodes = append(nodes, n)
+		}
+	}
+	o.Nodes = nodes
+	return o
+}
+
+// merged are the addresses of spans, as few spans, sorted.
+func merged(spans []Span) (out []Span) {
+	slices.SortFunc(spans, func(a, b Span) int { return a.First.Compare(b.First) })
+	for _, s := range spans {
+		if n := len(out); n == 0 || out[n-1].Last.Less(s.First) {
+			out = append(out, s)
+		} else if out[n-1].Last.Less(s.Last) {
+			out[n-1].Last = s.Last
+		}
+	}
+	return out
+}
+
+// meet reports whether one of spans, which are merged, has an address of s.
+func meet(spans []Span, s Span) bool {
+	i, _ := slices.BinarySearchFunc(spans, s.First, func(t Span, first netip.Addr) int { return t.Last.Compare(first) })
+	return i < len(spans) && !s.Last.Less(spans[i].First)
 }
 
 // Overlap is an address of a pool that something else in the cluster has too.
@@ -37,7 +82,7 @@ func (o Overlap) String() string {
 // Overlaps returns what the pool shares addresses with: other pools first. A pool of an isolated network is compared
 // with pools of the same network only.
 //
-// A controller calls this for each of many pools, with thousands of nodes: for disjoint ranges no message is formatted.
+// A controller calls this for each of many pools, with [Others.Relevant] of thousands of nodes.
 func (p Pool) Overlaps(o Others) []Overlap {
 	found := overlaps{pool: p}
 	for _, other := range o.Pools {
@@ -48,18 +93,18 @@ func (p Pool) Overlaps(o Others) []Overlap {
 	if p.Scope != "" {
 		return found.list
 	}
-	for _, node := range those(o.PodCIDRs, p.meets) {
-		for _, c := range o.PodCIDRs[node] {
-			found.addCIDR(c, "the podCIDR %s of node %s", c, node)
+	for _, n := range those(o.Nodes, func(n *Node) bool { return slices.ContainsFunc(n.PodCIDRs, p.meets) }) {
+		for _, c := range n.PodCIDRs {
+			found.addCIDR(c, "the podCIDR %s of node %s", c, n.Name)
 		}
 	}
 	for _, c := range o.ServiceCIDRs {
 		found.addCIDR(c, "the Service CIDR %s", c)
 	}
-	for _, node := range those(o.NodeAddresses, p.Contains) {
-		for _, a := range o.NodeAddresses[node] {
+	for _, n := range those(o.Nodes, func(n *Node) bool { return slices.ContainsFunc(n.Addresses, p.Contains) }) {
+		for _, a := range n.Addresses {
 			if p.Contains(a) {
-				found.add(a, true, "node %s", node)
+				found.add(a, true, "node %s", n.Name)
 			}
 		}
 	}
@@ -109,15 +154,15 @@ func (l *overlaps) addPool(other Pool) {
 	}
 }
 
-// those are the sorted keys that have a value for which such is true.
-func those[T any](by map[string][]T, such func(T) bool) []string {
-	var out []string
-	for name, values := range by {
-		if slices.ContainsFunc(values, such) {
-			out = append(out, name)
+// those are the Nodes for which such is true, sorted.
+func those(nodes []Node, such func(*Node) bool) []*Node {
+	var out []*Node
+	for i := range nodes {
+		if such(&nodes[i]) {
+			out = append(out, &nodes[i])
 		}
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

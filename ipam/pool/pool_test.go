@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -119,10 +120,13 @@ func TestOverlaps(t *testing.T) {
 			read("z", "10.2.1.0/24", "10.2.9.1", "", 5), read("lab", "10.2.0.0/17", "10.2.200.1", "lab", 1),
 			read("router", "10.2.77.0/24", "10.2.8.8", "", 9),
 		},
-		PodCIDRs: map[string][]netip.Prefix{"n2": {netip.MustParsePrefix("10.2.3.0/24"), netip.MustParsePrefix("fd00::/64")},
-			"n1": {netip.MustParsePrefix("10.2.4.0/24")}},
-		NodeAddresses: map[string][]netip.Addr{"n1": {netip.MustParseAddr("10.2.5.5"), netip.MustParseAddr("fd00::1")}},
-		ServiceCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.2.6.0/24")},
+		Nodes: []Node{
+			{Name: "n2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.3.0/24"), netip.MustParsePrefix("fd00::/64")}},
+			{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.4.0/24")},
+				Addresses: []netip.Addr{netip.MustParseAddr("10.2.5.5"), netip.MustParseAddr("fd00::1")}},
+			{Name: "n3", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.3.0.0/24")},
+				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3")}}},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.6.0/24")},
 	}
 	for _, c := range []struct {
 		pool Pool
@@ -145,6 +149,11 @@ func TestOverlaps(t *testing.T) {
 		var got []string
 		for _, o := range c.pool.Overlaps(others) {
 			got = append(got, fmt.Sprintf("%s %s %v", o.With, o.Address, o.Yields))
+		}
+		with := others
+		with.Pools = append(slices.Clone(others.Pools), c.pool)
+		if with = with.Relevant(); !reflect.DeepEqual(c.pool.Overlaps(with), c.pool.Overlaps(others)) {
+			t.Errorf("%s: without others that are of no relevance there are other overlaps", c.pool.Prefixes())
 		}
 		if strings.Join(got, ", ") != c.want {
 			t.Errorf("%s %s:\n\tgot  %s\n\twant %s", c.pool.Name, c.pool.Prefixes(), strings.Join(got, ", "), c.want)

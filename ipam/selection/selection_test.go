@@ -25,9 +25,9 @@ func made(name, cidr, gateway string, vlan, minute int) api.IPPool {
 
 func known() Known {
 	k := Known{IPPools: map[string]api.IPPool{}, Devices: map[uint16]string{0: "eth0.0", 30: "eth0.30"}, Others: pool.Others{
-		PodCIDRs:      map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.77.0.0/24")}},
-		NodeAddresses: map[string][]netip.Addr{"n1": {netip.MustParseAddr("192.0.2.11")}},
-		ServiceCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}}
+		Nodes: []pool.Node{{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24")},
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}}
 	broken := made("broken", "10.9.0.0/24", "10.8.0.1", 0, 1)
 	going := made("going", "10.11.0.0/24", "10.11.0.1", 0, 1)
 	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
