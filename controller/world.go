@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -54,7 +55,7 @@ func newWorld(o Options) *world {
 	w.allocations, w.allocationsFeed = feed(w, api.AllocationResource, func(a *api.IPAllocation) *api.IPAllocation {
 		return a
 	})
-	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
+	w.nodes, w.nodesFeed = nodeFeed(w, o.Kubernetes, func(n *corev1.Node) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp},
 			Spec:   corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs, Taints: evidence.Fences(n)},
@@ -66,20 +67,8 @@ func newWorld(o Options) *world {
 // feed watches the objects of one resource and keeps what of returns for each.
 func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache.Store, cache.Controller) {
 	client := w.client.Resource(r)
-	return cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				list, err := client.List(ctx, o)
-				if err != nil {
-					return nil, unlisted(r, err)
-				}
-				return list, nil
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return client.Watch(ctx, o)
-			}}, w.client),
-		ObjectType: &unstructured.Unstructured{},
-		Transform: func(obj any) (any, error) {
+	return inform[T](w, cache.ToListWatcherWithWatchListSemantics(listWatch(r, client.List, client.Watch), w.client),
+		&unstructured.Unstructured{}, func(obj any) (any, error) {
 			u, ok := obj.(*unstructured.Unstructured)
 			if !ok { // transformed already
 				return obj, nil
@@ -90,7 +79,41 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 				return nil, fmt.Errorf("%s %s: %w", r.Resource, u.GetName(), err)
 			}
 			return of(t), nil
-		},
+		})
+}
+
+// nodeFeed is feed for Nodes, whose heartbeats are most of what a large cluster has to say: they are read as protobuf,
+// and not as JSON.
+func nodeFeed(w *world, client kubernetes.Interface, of func(*corev1.Node) *corev1.Node) (
+	cache.Store, cache.Controller) {
+	all := client.CoreV1().Nodes()
+	lists := listWatch(nodes, all.List, all.Watch)
+	return inform[corev1.Node](w, cache.ToListWatcherWithWatchListSemantics(lists, client), &corev1.Node{},
+		func(obj any) (any, error) {
+			if n, ok := obj.(*corev1.Node); ok {
+				return of(n), nil
+			}
+			return obj, nil
+		})
+}
+
+func listWatch[L runtime.Object](r schema.GroupVersionResource,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)) *cache.ListWatch {
+	return &cache.ListWatch{WatchFuncWithContext: watch,
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			l, err := list(ctx, o)
+			if err != nil {
+				return nil, unlisted(r, err)
+			}
+			return l, nil
+		}}
+}
+
+// inform watches objects and keeps what keep returns for each.
+func inform[T any](w *world, objects cache.ListerWatcher, object runtime.Object, keep cache.TransformFunc) (
+	cache.Store, cache.Controller) {
+	return cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: objects, ObjectType: object, Transform: keep,
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.report() }, DeleteFunc: func(any) { w.report() },
 			UpdateFunc: func(old, now any) {
 				if !same[T](old, now) {

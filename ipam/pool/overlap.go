@@ -34,8 +34,9 @@ func (o Others) Relevant() Others {
 	spans = merged(spans)
 	var nodes []Node
 	for _, n := range o.Nodes {
-		if slices.ContainsFunc(n.PodCIDRs, func(c netip.Prefix) bool { return meet(spans, Span{c.Masked().Addr(), last(c)}) }) ||
-			slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return meet(spans, Span{a, a}) }) {
+		cidr := func(c netip.Prefix) bool { return meet(spans, Span{c.Masked().Addr(), last(c)}) }
+		addr := func(a netip.Addr) bool { return meet(spans, Span{a, a}) }
+		if slices.ContainsFunc(n.PodCIDRs, cidr) || slices.ContainsFunc(n.Addresses, addr) {
 			nodes = append(nodes, n)
 		}
 	}
