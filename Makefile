@@ -221,7 +221,7 @@ oracle: ## what policies mean, against a reference and against cyclonus: 10,000 
 	cd test/cyclonus && go test -count=1 -v -run '^TestOracle$$' .
 
 bench-ipam: deps once ## addresses a second from one pool, beside plain creates and a pool that is one object (minutes)
-	GOMEMLIMIT=6GiB go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench
+	GOMEMLIMIT=12GiB go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench
 
 demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh

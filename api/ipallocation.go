@@ -25,6 +25,7 @@ const EventAddressReclaimed = "AddressReclaimed"
 const (
 	AllocationNodeField    = "spec.owner.node"
 	AllocationPoolField    = "spec.pool"
+	AllocationPhaseField   = "spec.phase"
 	AllocationUIDField     = "spec.reservation.uid"
 	AllocationOrdinalField = "spec.reservation.ordinal"
 )

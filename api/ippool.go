@@ -71,8 +71,9 @@ type IPPoolStatus struct {
 	FreeMap []string `json:"freeMap,omitempty"`
 }
 
-// PoolFreeMapMost is how many ranges IPPoolStatus.FreeMap has at most.
-const PoolFreeMapMost = 64
+// PoolFreeMapMost is how many ranges IPPoolStatus.FreeMap has at most: more than addresses are allocated in the second
+// until the next one, so that nodes need not list a large pool that is nearly full. A shorter list is complete.
+const PoolFreeMapMost = 512
 
 // PoolUsage counts addresses. Total saturates at math.MaxInt64.
 type PoolUsage struct {

@@ -514,7 +514,7 @@ func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
 	client := c.client(c.token)
 	o := c.options(client)
-	o.Kubernetes, o.Config.NodeIPAM = c.kubernetes(c.token), cfg
+	o.Config.NodeIPAM = cfg
 	w := newWorld(o)
 	n = newNodeIPAM(o, w, &record.FakeRecorder{}, newMetrics("test"))
 	n.begin()

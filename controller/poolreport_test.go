@@ -88,11 +88,12 @@ func TestReport(t *testing.T) {
 // A fragmented pool has a free map within the limit.
 func TestFreeMapHasALimit(t *testing.T) {
 	var allocations []*api.IPAllocation
-	for i := range 120 {
-		allocations = append(allocations, held1("p", fmt.Sprintf("10.2.0.%d", 2*i+2), api.PhaseAllocated))
+	for i := range 600 {
+		n := 2*i + 2
+		allocations = append(allocations, held1("p", fmt.Sprintf("10.2.%d.%d", n>>8, n&0xff), api.PhaseAllocated))
 	}
-	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.2.200")}, allocations, pool.Others{}, warning{100, nil})["p"].FreeMap
-	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[63] != "10.2.0.241-10.2.2.200" {
+	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.7.200")}, allocations, pool.Others{}, warning{100, nil})["p"].FreeMap
+	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[511] != "10.2.4.177-10.2.7.200" {
 		t.Errorf("%d spans: %v", len(got), got)
 	}
 }

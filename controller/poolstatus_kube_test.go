@@ -86,7 +86,7 @@ func (c *cluster) options(client dynamic.Interface) Options {
 	if c.lease > 0 {
 		every.LeaseDuration, every.LeaseRenew = c.lease, c.lease/2
 	}
-	return Options{Client: client, Intervals: every, Log: logr.Discard()}
+	return Options{Client: client, Kubernetes: c.kubernetes(c.token), Intervals: every, Log: logr.Discard()}
 }
 
 func (c *cluster) client(token string) dynamic.Interface {
@@ -130,7 +130,7 @@ func (c *cluster) startWith(ctx context.Context, cfg api.ControllerConfig,
 		cfg.PoolWarningPercent = 80
 	}
 	o := c.options(c.client(c.token))
-	o.Kubernetes, o.OtherAllocator, o.Config = c.kubernetes(c.token), other, cfg
+	o.OtherAllocator, o.Config = other, cfg
 	go func() { ended <- Run(ctx, o) }()
 	return fmt.Sprintf("http://127.0.0.1:%d", port), ended
 }

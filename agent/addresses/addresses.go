@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -71,7 +72,7 @@ func New(parts Parts) (*Addresses, error) {
 		p.store = d
 	}
 	p.allocator = allocator.New(allocator.Config{Store: p.store, Node: p.NodeName, Cooling: p.Config.IPAM.CoolingPeriod,
-		Probe: p.probe, MAC: bridgedMAC, InUse: p.inUse, Log: p.Log.WithName("ipam")})
+		Probe: p.probe, MAC: bridgedMAC, InUse: p.inUse, FreeMap: p.freeMap, Log: p.Log.WithName("ipam")})
 	if err := p.pending.takeOver(olderPendingDir); err != nil {
 		p.Log.Error(err, "taking over an older agent's deferred releases", "directory", olderPendingDir)
 	}
@@ -80,6 +81,12 @@ func New(parts Parts) (*Addresses, error) {
 	}
 	p.newWitness()
 	return p, nil
+}
+
+// freeMap is the controller's present free map of a pool.
+func (p *Addresses) freeMap(name string) (pool.FreeMap, bool) {
+	read, err := pool.Read(p.Source.Snapshot().IPPools[name])
+	return read.Free, err == nil
 }
 
 // Close ends what is still announced.

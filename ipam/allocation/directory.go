@@ -117,6 +117,9 @@ func (f Filter) fits(a api.IPAllocation) bool {
 	if a.Spec.Reservation != nil {
 		r = *a.Spec.Reservation
 	}
+	if f.Unused && a.Spec.Phase == api.PhaseAllocated {
+		return false
+	}
 	return (f.Node == "" || a.Spec.Owner.Node == f.Node) && (f.UID == "" || r.UID == f.UID) &&
 		(f.Ordinal == "" || For(r).Ordinal == f.Ordinal)
 }

@@ -22,6 +22,9 @@ func NewKubernetes(c dynamic.Interface) *Kubernetes {
 	return &Kubernetes{c.Resource(api.AllocationResource)}
 }
 
+// applyCRDs installs the CustomResourceDefinitions.
+const applyCRDs = "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
+
 // holderTries bounds how often Create looks up the holder of an address that turns out to be free each time, because
 // others allocate and release it concurrently.
 const holderTries = 10
@@ -65,10 +68,17 @@ func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, er
 			fields = append(fields, s.field+"="+s.value)
 		}
 	}
+	if f.Unused {
+		fields = append(fields, api.AllocationPhaseField+"!="+string(api.PhaseAllocated))
+	}
 	// The API server sorts by name, and without a resourceVersion it returns the latest state.
 	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds", ErrNoKind, err)
+		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): %s", ErrNoKind, err, applyCRDs)
+	}
+	if f.Unused && apierrors.IsBadRequest(err) {
+		return nil, fmt.Errorf("listing the IPAllocations: %w: their CustomResourceDefinition is older than this agent: %s", err,
+			applyCRDs)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the IPAllocations: %w", err)

@@ -39,6 +39,8 @@ type Filter struct {
 	Node, Pool string
 	// UID is the reservation's, and Ordinal its ordinal in decimal.
 	UID, Ordinal string
+	// Unused selects only those whose address no pod has: which are cooling, reserved, or marked as a conflict.
+	Unused bool
 }
 
 // For selects the reservations for one pod.

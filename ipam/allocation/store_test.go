@@ -145,12 +145,19 @@ func checkList(t *testing.T, s Store) {
 		}
 		made = append(made, m)
 	}
+	made[1].Spec.Phase = api.PhaseCooling
+	var err error
+	if made[1], err = s.Update(ctx, made[1]); err != nil {
+		t.Fatal(err)
+	}
 	for f, want := range map[Filter]string{
-		{}:                      "10.2.0.1 10.2.0.2 10.2.0.3",
-		{Node: "n1"}:            "10.2.0.2 10.2.0.3",
-		{Pool: "p"}:             "10.2.0.1 10.2.0.3",
-		{Node: "n1", Pool: "p"}: "10.2.0.3",
-		{Node: "n"}:             "",
+		{}:                        "10.2.0.1 10.2.0.2 10.2.0.3",
+		{Node: "n1"}:              "10.2.0.2 10.2.0.3",
+		{Pool: "p"}:               "10.2.0.1 10.2.0.3",
+		{Node: "n1", Pool: "p"}:   "10.2.0.3",
+		{Node: "n"}:               "",
+		{Unused: true}:            "10.2.0.2",
+		{Pool: "p", Unused: true}: "",
 	} {
 		list, err := s.List(ctx, f)
 		var got []string

@@ -36,7 +36,9 @@ type Config struct {
 	MAC func(Address) api.MAC
 	// InUse looks whether an address of which the store has no allocation is used on this node. Nil: unknown.
 	InUse InUse
-	Log   logr.Logger
+	// FreeMap returns the controller's present free map of a pool. Nil: that of the request is used.
+	FreeMap func(pool string) (pool.FreeMap, bool)
+	Log     logr.Logger
 }
 
 // Probe checks on the wire whether another host uses an address that is about to be allocated, and which. An error
@@ -88,11 +90,13 @@ type Allocator struct {
 	next map[string]netip.Addr
 	// spare are the remaining candidates of the last list of a pool, by pool name.
 	spare map[string]spare
+	full  fullPools
 }
 
 // New returns an Allocator. It sends no request.
 func New(c Config) *Allocator {
-	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string]spare{}}
+	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string]spare{},
+		full: newFullPools()}
 }
 
 // given is an address that is being allocated to an owner.

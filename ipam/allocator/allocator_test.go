@@ -479,7 +479,7 @@ func TestHint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Free = []pool.Span{span}
+	p.Free = pool.FreeMap{Spans: []pool.Span{span}}
 	a := newAllocator(s)
 	got := map[string]bool{allocate(t, a, "a", p): true, allocate(t, a, "b", p): true}
 	if !got["10.2.5.5/16"] || !got["10.2.5.6/16"] {

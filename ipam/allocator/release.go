@@ -25,10 +25,18 @@ func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 			errs = append(errs, fmt.Errorf("releasing %s of pool %s: %w", h.Spec.Address, h.Spec.Pool, err))
 			continue
 		}
-		a.held.remove(h)
+		a.forget(h)
 		a.Log.Info("released address", "address", h.Spec.Address, "pool", h.Spec.Pool, "owner", h.Spec.Owner.String())
 	}
 	return errors.Join(errs...)
+}
+
+// forget notes that an allocation was released. One that is cooling is found in a full pool, too.
+func (a *Allocator) forget(h api.IPAllocation) {
+	a.held.remove(h)
+	if a.Cooling == 0 {
+		a.full.forget(h.Spec.Pool)
+	}
 }
 
 // giveBack releases an address of o, in one write unless the allocation has changed since.
@@ -85,6 +93,6 @@ func (a *Allocator) GiveBack(ctx context.Context, h api.IPAllocation) (done bool
 	if err != nil {
 		return false, fmt.Errorf("releasing %s of pool %s: %w", h.Spec.Address, h.Spec.Pool, err)
 	}
-	a.held.remove(h)
+	a.forget(h)
 	return true, nil
 }

@@ -23,12 +23,6 @@ const blindTries = 3
 // mostTries bounds how long that may take.
 const listedPerTry, mostTries = 500, 100
 
-// blind is how many addresses of p are tried before it is listed. If the controller's free map is empty, the pool may
-// well be exhausted.
-func blind(p pool.Pool) int {
-	return int(max(blindTries, min(p.Hinted().Total(), p.Total()/listedPerTry, mostTries)))
-}
-
 // spares is how many candidates of a list are kept, and spareAge for how long, so that a pool that is nearly full is
 // not listed for each address.
 const (
@@ -42,32 +36,28 @@ const startWindow = 1 << 20
 
 // anyOf allocates a free address of one pool. The error is an *ExhaustedError if there is none.
 func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, error) {
-	s := search{Allocator: a, pool: p, request: r, foreign: map[string]bool{}}
-	for range blind(p) {
-		g, err := s.try(ctx, a.guess(p))
-		if done(err) {
-			return g, err
-		}
-	}
+	s := search{Allocator: a, pool: p, request: r, foreign: map[string]bool{}, tried: map[netip.Addr]bool{}}
 	for {
 		if err := ctx.Err(); err != nil { // a directory store does not check ctx
 			return given{}, fmt.Errorf("looking for a free address of pool %s: %w", p.Name, err)
 		}
-		candidates, usage, err := s.list(ctx)
+		for n := 0; n < s.tries(); n++ {
+			c, ok := s.guess()
+			if !ok {
+				break
+			}
+			if g, err := s.try(ctx, c); done(err) {
+				return g, err
+			}
+		}
+		candidates, usage, err := s.candidates(ctx)
 		if err != nil {
 			return given{}, err
 		}
 		if len(candidates) == 0 {
 			return given{}, &ExhaustedError{Pools: []Usage{usage}}
 		}
-		few := min(len(candidates), blindTries)
-		a.keep(p, candidates[few:])
-		for _, c := range candidates[:few] {
-			g, err := s.try(ctx, c)
-			if done(err) {
-				return g, err
-			}
-		}
+		a.keep(p, candidates)
 	}
 }
 
@@ -85,6 +75,8 @@ type search struct {
 	// foreign are names of allocations that a list of the pool does not have,
 	// because they are of another pool with the same addresses.
 	foreign map[string]bool
+	// tried are addresses that are in use.
+	tried map[netip.Addr]bool
 }
 
 // candidate is an address to try.
@@ -92,6 +84,12 @@ type candidate struct {
 	addr netip.Addr
 	// early: it is still cooling, and the pool has nothing better.
 	early bool
+}
+
+// tries is how many addresses are tried before the pool is listed. If the controller's free map is empty, the pool may
+// well be exhausted.
+func (s *search) tries() int {
+	return int(max(blindTries, min(s.pool.Hinted().Total(), s.pool.Total()/listedPerTry, mostTries)))
 }
 
 func (s *search) try(ctx context.Context, c candidate) (given, error) {
@@ -106,6 +104,7 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 	case err == nil:
 		s.next[s.pool.Name] = c.addr.Next()
 	case !done(err):
+		s.tried[c.addr] = true
 		s.next[s.pool.Name] = apart(s.pool)
 	}
 	return g, err
@@ -142,22 +141,44 @@ func (a *Allocator) keep(p pool.Pool, left []candidate) {
 }
 
 // guess is the next address that may be free: one of the last list, else one of the controller's free map, else any.
-func (a *Allocator) guess(p pool.Pool) candidate {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for s := a.spare[p.Name]; len(s.fresh()) > 0; {
-		c := s.left[0]
-		s.left = s.left[1:]
-		if a.spare[p.Name] = s; p.Contains(c.addr) {
-			return c
+// False: all addresses of the map were tried.
+func (s *search) guess() (candidate, bool) {
+	if s.FreeMap != nil {
+		if now, ok := s.FreeMap(s.pool.Name); ok {
+			s.pool.Free = now
 		}
 	}
-	addr := a.cursor(p)
-	if hinted := p.Hinted(); hinted.Total() > 0 {
-		addr = first(hinted, addr)
+	s.full.see(s.pool)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for left := s.spare[s.pool.Name]; len(left.fresh()) > 0; {
+		c := left.left[0]
+		left.left = left.left[1:]
+		if s.spare[s.pool.Name] = left; s.pool.Contains(c.addr) {
+			return c, true
+		}
 	}
-	a.next[p.Name] = addr.Next()
-	return candidate{addr: addr}
+	addr, ok := s.hinted()
+	if !ok {
+		return candidate{}, false
+	}
+	s.next[s.pool.Name] = addr.Next()
+	return candidate{addr: addr}, true
+}
+
+// hinted is the next address of the free map that was not tried; any one, if there is no map. False: all were tried.
+// s.mu is locked.
+func (s *search) hinted() (netip.Addr, bool) {
+	from := s.pool.Hinted()
+	if from.Total() == 0 && !s.full.byMap(s.pool) {
+		return s.cursor(s.pool), true
+	}
+	for addr := range from.From(s.cursor(s.pool)) {
+		if !s.tried[addr] {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // cursor is where to look next in a pool. Nodes start at different addresses. a.mu is locked.
@@ -179,44 +200,66 @@ func first(p pool.Pool, addr netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// list lists the pool's allocations and returns candidates: free addresses, else those that have cooled, then those
-// that are cooling.
-func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
-	list, err := s.Store.List(ctx, allocation.Filter{Pool: s.pool.Name})
+// candidates are free addresses, else those that have cooled, then those that are cooling. While no address counts as
+// free, only those are listed that no pod has: the API server sends few objects instead of the whole pool.
+func (s *search) candidates(ctx context.Context) ([]candidate, Usage, error) {
+	s.mu.Lock()
+	_, left := s.hinted()
+	s.mu.Unlock()
+	if s.full.byList(s.pool) || s.full.byMap(s.pool) && !left {
+		l, err := s.list(ctx, allocation.Filter{Pool: s.pool.Name, Unused: true})
+		l.usage.Used = s.pool.Total()
+		return l.unused(), l.usage, err
+	}
+	l, err := s.list(ctx, allocation.Filter{Pool: s.pool.Name})
 	if err != nil {
 		return nil, Usage{}, err
 	}
-	held := map[netip.Addr]bool{}
-	usage := Usage{Pool: s.pool.Name, Total: s.pool.Total()}
-	var cooled, cooling []api.IPAllocation
+	for name := range s.foreign {
+		if _, addr, err := allocation.ParseName(name); err == nil && !l.held[addr] {
+			l.held[addr] = true
+			l.usage.Used++
+		}
+	}
+	if free := s.free(l.held); len(free) > 0 {
+		return free, l.usage, nil
+	}
+	s.full.listed(s.pool)
+	return l.unused(), l.usage, nil
+}
+
+// listed is what a list of a pool's allocations says.
+type listed struct {
+	held            map[netip.Addr]bool
+	cooled, cooling []api.IPAllocation
+	usage           Usage
+}
+
+// unused are addresses that no pod has.
+func (l listed) unused() []candidate { return append(oldest(l.cooled), oldest(l.cooling)...) }
+
+func (s *search) list(ctx context.Context, f allocation.Filter) (listed, error) {
+	l := listed{held: map[netip.Addr]bool{}, usage: Usage{Pool: s.pool.Name, Total: s.pool.Total()}}
+	list, err := s.Store.List(ctx, f)
 	now := time.Now()
 	for _, h := range list {
 		scope, addr, err := allocation.ParseName(h.Name)
 		if err != nil || scope != s.pool.Scope || !s.pool.Contains(addr) {
 			continue
 		}
-		held[addr] = true
-		usage.Used++
+		l.held[addr] = true
+		l.usage.Used++
 		switch {
 		case Over(h, now):
-			cooled = append(cooled, h)
+			l.cooled = append(l.cooled, h)
 		case h.Spec.Phase == api.PhaseCooling:
-			cooling = append(cooling, h)
-			usage.Cooling++
+			l.cooling = append(l.cooling, h)
+			l.usage.Cooling++
 		case h.Spec.Phase == api.PhaseConflict:
-			usage.Conflicts++
+			l.usage.Conflicts++
 		}
 	}
-	for name := range s.foreign {
-		if _, addr, err := allocation.ParseName(name); err == nil && !held[addr] {
-			held[addr] = true
-			usage.Used++
-		}
-	}
-	if free := s.free(held); len(free) > 0 {
-		return free, usage, nil
-	}
-	return append(oldest(cooled), oldest(cooling)...), usage, nil
+	return l, err
 }
 
 // free returns addresses that are not allocated.

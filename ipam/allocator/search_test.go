@@ -2,22 +2,26 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// counting counts how often a pool is listed.
+// counting counts how often all of a pool is listed.
 type counting struct {
 	allocation.Store
 	lists *int
 }
 
 func (c counting) List(ctx context.Context, f allocation.Filter) ([]api.IPAllocation, error) {
-	if f.Pool != "" {
+	if f.Pool != "" && !f.Unused {
 		*c.lists++
 	}
 	return c.Store.List(ctx, f)
@@ -31,7 +35,7 @@ func TestLargePoolIsSeldomListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Free = []pool.Span{span}
+	p.Free = pool.FreeMap{Spans: []pool.Span{span}}
 	lists := 0
 	s := counting{directory(t), &lists}
 	i := 0
@@ -55,5 +59,110 @@ func TestLargePoolIsSeldomListed(t *testing.T) {
 	t.Logf("%d of %d Allocates listed the pool", lists, nodes)
 	if lists > nodes/2 {
 		t.Errorf("%d of %d Allocates listed the pool", lists, nodes)
+	}
+}
+
+// fullPool returns a pool whose addresses are all allocated by the allocator, in a store that counts lists.
+func fullPool(t *testing.T, s counting) (*Allocator, pool.Pool) {
+	t.Helper()
+	p := makePool(t, "p", "10.2.0.1", "10.2.0.100", 0)
+	a := newAllocator(s)
+	for i := range int(p.Total()) {
+		allocate(t, a, fmt.Sprint("pod", i), p)
+	}
+	*s.lists = 0
+	return a, p
+}
+
+// exhausted tries to allocate an address of a pool that is full.
+func exhausted(t *testing.T, a *Allocator, p pool.Pool) {
+	t.Helper()
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("waits")})
+	if e := (*ExhaustedError)(nil); !errors.As(err, &e) || e.Pools[0].Used != p.Total() {
+		t.Fatalf("of a full pool: %v", err)
+	}
+}
+
+// Each ADD of a pod without an address is retried by its runtime: a pool that is full is not listed each time.
+func TestFullPoolIsSeldomListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := counting{directory(t), new(int)}
+		a, p := fullPool(t, s)
+		for _, want := range []int{1, 2} {
+			for range 5 {
+				exhausted(t, a, p)
+			}
+			if *s.lists != want {
+				t.Errorf("listed %d times, want %d", *s.lists, want)
+			}
+			time.Sleep(100 * fullFor)
+		}
+		for _, m := range []pool.FreeMap{{}, {Complete: true}} {
+			p.Free = m
+			exhausted(t, a, p)
+			*s.lists = 0
+			for lists, cooling := range []time.Duration{time.Hour, 0} {
+				a.Cooling = cooling
+				release(t, a, "pod7")
+				allocate(t, a, "pod7", p)
+				if *s.lists != lists {
+					t.Errorf("listed %d times, want %d, for an address that cools for %s", *s.lists, lists, cooling)
+				}
+			}
+		}
+	})
+}
+
+// A node believes the free map of a controller that runs: it lists no full pool, but those addresses that are cooling.
+func TestFullByTheFreeMap(t *testing.T) { synctest.Test(t, testFullByTheFreeMap) }
+
+func testFullByTheFreeMap(t *testing.T) {
+	s := counting{directory(t), new(int)}
+	a, p := fullPool(t, s)
+	one, err := pool.ParseSpan("10.2.0.7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	six := pool.Span{First: one.First, Last: netip.MustParseAddr("10.2.0.12")}
+	some, none := pool.FreeMap{Spans: []pool.Span{one}, Complete: true}, pool.FreeMap{Complete: true}
+	many := pool.FreeMap{Spans: []pool.Span{six}, Complete: true}
+	for _, c := range []struct {
+		name  string
+		maps  []pool.FreeMap
+		lists int
+	}{
+		{"the first map that is seen may be years old", []pool.FreeMap{none}, 1},
+		{"it replaces one", []pool.FreeMap{some, none}, 1},
+		{"all of it was tried", []pool.FreeMap{none, some}, 1},
+		{"a part of it was tried", []pool.FreeMap{none, many}, 2},
+		{"it is a part", []pool.FreeMap{none, {Spans: some.Spans}}, 2},
+		{"it is the same each time", []pool.FreeMap{none, none}, 2},
+		{"it replaced one long ago", []pool.FreeMap{some, none, none}, 2},
+	} {
+		b := newAllocator(s)
+		*s.lists = 0
+		for i, m := range c.maps {
+			if i == 2 {
+				time.Sleep(100 * fullFor)
+			}
+			p.Free = m
+			b.FreeMap = func(string) (pool.FreeMap, bool) { return m, true }
+			b.full.lists = map[part]time.Time{} // that a list says so is another test's subject
+			exhausted(t, b, p)
+		}
+		if *s.lists != c.lists {
+			t.Errorf("%s: listed %d times, want %d", c.name, *s.lists, c.lists)
+		}
+	}
+	b := newAllocator(s)
+	for _, m := range []pool.FreeMap{some, none} {
+		p.Free = m
+		exhausted(t, b, p)
+	}
+	release(t, a, "pod7")
+	*s.lists = 0
+	allocate(t, b, "early", p)
+	if *s.lists > 0 {
+		t.Errorf("listed %d times for an address that is cooling", *s.lists)
 	}
 }

@@ -23,10 +23,23 @@ type Pool struct {
 	Created time.Time
 	// Ranges are as written, in that order. They do not overlap.
 	Ranges []Range
-	// Free are addresses that were free when the controller last looked: a hint.
-	Free []Span
+	// Free is the controller's free map.
+	Free FreeMap
 
 	spans []span // allocatable addresses, sorted
+}
+
+// FreeMap is which addresses of a pool were free when the controller last looked: a hint.
+type FreeMap struct {
+	// Spans may be of other addresses than the pool's, too.
+	Spans []Span
+	// Complete: no other address of the pool was free.
+	Complete bool
+}
+
+// Equal reports whether both maps are the same.
+func (m FreeMap) Equal(o FreeMap) bool {
+	return m.Complete == o.Complete && slices.Equal(m.Spans, o.Spans)
 }
 
 // Range is one range of a pool and the subnet of the underlay that it lies in.
@@ -152,7 +165,7 @@ func (p Pool) Hinted() Pool {
 	all := p.spans
 	p.spans = nil
 	for _, s := range all {
-		for _, f := range p.Free {
+		for _, f := range p.Free.Spans {
 			if first, both := s.overlap(f); both {
 				last := s.Last
 				if f.Last.Less(last) {

@@ -100,6 +100,21 @@ func TestFreeMap(t *testing.T) {
 	if got := all(p.Hinted()); got != "10.2.0.3 10.2.0.14" {
 		t.Errorf("hinted: %s", got)
 	}
+	if p.Free.Complete {
+		t.Error("a map by no controller is complete")
+	}
+	w.Status.Usage = &api.PoolUsage{Total: p.Total()}
+	if p, err = Read(w); err != nil || !p.Free.Complete {
+		t.Errorf("%v, or the map is not complete", err)
+	}
+	w.Spec.IPRanges = append(w.Spec.IPRanges, api.IPRange{Start: "10.2.0.100", End: "10.2.0.101"})
+	if p, err = Read(w); err != nil || p.Free.Complete {
+		t.Errorf("%v, or the map before the pool was extended is complete", err)
+	}
+	w.Status.FreeMap = slices.Repeat([]string{"10.2.0.1"}, api.PoolFreeMapMost)
+	if p, err = Read(w); err != nil || p.Free.Complete {
+		t.Errorf("%v, or a map that was cut is complete", err)
+	}
 }
 
 func TestOverlaps(t *testing.T) {

@@ -44,7 +44,7 @@ func read(p api.IPPool) (Pool, error) {
 	if len(out.spans) == 0 {
 		return Pool{}, errors.New("no address is left for pods: spec.ipRanges has only the gateway, network and broadcast addresses, and spec.excludes. Add a range")
 	}
-	out.Free = readHint(p.Status.FreeMap, out.Family)
+	out.Free = readFreeMap(p.Status, out.Family, out.Total())
 	return out, nil
 }
 
@@ -189,12 +189,13 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 	return out, nil
 }
 
-// readHint parses the free map. Invalid entries are skipped: it is a hint.
-func readHint(texts []string, want int) []Span {
-	var out []Span
-	for _, text := range texts[:min(len(texts), api.PoolFreeMapMost)] {
+// readFreeMap parses the free map. Invalid entries are skipped: it is a hint. A controller that has written it has
+// counted the addresses, too: those of another spec, if there are not total.
+func readFreeMap(s api.IPPoolStatus, want int, total int64) FreeMap {
+	out := FreeMap{Complete: s.Usage != nil && s.Usage.Total == total && len(s.FreeMap) < api.PoolFreeMapMost}
+	for _, text := range s.FreeMap[:min(len(s.FreeMap), api.PoolFreeMapMost)] {
 		if s, err := ParseSpan(text); err == nil && netaddr.Family(s.First) == want {
-			out = append(out, s)
+			out.Spans = append(out.Spans, s)
 		}
 	}
 	return out

@@ -54,8 +54,8 @@ type Snapshot struct {
 	Nodes      map[string]Node
 	Pods       map[string]Pod       // by namespace/name
 	Namespaces map[string]Namespace // by name
-	// IPPools are by name, valid or not; of their status only FreeMap. Nil if none are read: without bridging mode, or
-	// before the API server has reported them.
+	// IPPools are by name, valid or not; of their status only FreeMap and Usage. Nil if none are read: without
+	// bridging mode, or before the API server has reported them.
 	IPPools map[string]api.IPPool
 	// NetworkPolicies are by what NetworkPolicy.String returns.
 	NetworkPolicies map[string]NetworkPolicy

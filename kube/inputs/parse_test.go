@@ -80,7 +80,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 				ObjectMeta: metav1.ObjectMeta{Name: "pool2"},
 				Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{CIDR: "10.3.0.0/24"}},
 					SubnetInfo: &api.SubnetInfo{Gateway: "10.3.0.1", PrefixLength: 24, VLAN: 3}},
-				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}}},
+				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}, Usage: &api.PoolUsage{Used: 1, Total: 2}}},
 		},
 		NetworkPolicies: map[string]NetworkPolicy{},
 		services:        map[string]*Service{}, endpointSlices: map[string]*EndpointSlice{},

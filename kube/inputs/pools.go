@@ -26,7 +26,7 @@ func poolFrom(p *api.IPPool) (api.IPPool, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: p.APIVersion, Kind: api.PoolKind},
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: p.UID, CreationTimestamp: p.CreationTimestamp,
 			DeletionTimestamp: p.DeletionTimestamp, Annotations: ours(p.Annotations)},
-		Spec: p.Spec, Status: api.IPPoolStatus{FreeMap: p.Status.FreeMap}}, nil
+		Spec: p.Spec, Status: api.IPPoolStatus{FreeMap: p.Status.FreeMap, Usage: p.Status.Usage}}, nil
 }
 
 // poolFromAPI reads an IPPool that the API server has sent.

@@ -105,7 +105,7 @@ func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
 	x.create(onePool, "129")
 	for i := range 50 {
 		x.nodes = append(x.nodes, allocator.New(allocator.Config{Store: allocation.NewKubernetes(x.client),
-			Node: fmt.Sprint("node", i), Log: logr.Discard()}))
+			Node: fmt.Sprint("node", i), FreeMap: x.freeMap, Log: logr.Discard()}))
 	}
 	x.kubernetes = s.Admin()
 	x.startController()
@@ -134,6 +134,9 @@ func (x *ipamBench) startController() {
 	})
 	x.stopController = func() { stop(); running.Wait() }
 }
+
+// freeMap is the controller's free map, as nodes see it.
+func (x *ipamBench) freeMap(string) (pool.FreeMap, bool) { return x.pool.Load().Free, true }
 
 // followPool reads the pool as often as the controller may write it.
 func (x *ipamBench) followPool(ctx context.Context) {
