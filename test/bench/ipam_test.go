@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -138,25 +140,36 @@ func (x *ipamBench) startController() {
 // freeMap is the controller's free map, as nodes see it.
 func (x *ipamBench) freeMap(string) (pool.FreeMap, bool) { return x.pool.Load().Free, true }
 
-// followPool reads the pool as often as the controller may write it.
+// followPool watches the pool, as agents do.
 func (x *ipamBench) followPool(ctx context.Context) {
 	for ctx.Err() == nil {
-		u, err := x.client.Resource(api.PoolResource).Get(ctx, benchPool, metav1.GetOptions{})
+		w, err := x.client.Resource(api.PoolResource).Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, benchPool).String()})
 		if err == nil {
-			var p pool.Pool
-			if p, err = pool.FromObject(u); err == nil {
-				x.pool.Store(&p)
-			}
+			err = x.read(w)
 		}
 		if err != nil && ctx.Err() == nil {
 			x.b.Error(err)
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
 	}
+}
+
+// read reads the pool until the API server ends the watch.
+func (x *ipamBench) read(w watch.Interface) error {
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		u, ok := e.Object.(*unstructured.Unstructured)
+		if !ok {
+			return fmt.Errorf("watching the pool: %+v", e.Object)
+		}
+		p, err := pool.FromObject(u)
+		if err != nil {
+			return err
+		}
+		x.pool.Store(&p)
+	}
+	return nil
 }
 
 // compare prints addresses per second of the interleaved methods: the median of three rounds; and the pool of one
