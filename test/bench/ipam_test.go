@@ -378,12 +378,15 @@ func (x *ipamBench) drain(when string) (held []holding) {
 		}
 	})
 	all := time.Since(start)
+	listing := time.Now()
 	objects, err := allocation.NewKubernetes(x.client).List(x.b.Context(), allocation.Filter{Pool: benchPool})
+	listed := time.Since(listing)
 	total := x.pool.Load().Total()
 	if err != nil || int64(len(objects)) != total || full != len(x.nodes) {
 		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were answered so: %v", len(objects), total, full,
 			len(x.nodes), err)
 	}
+	say("%-12s a list of the %d takes %.1f s", when, len(objects), listed.Seconds())
 	left := len(seen) - 5000*(len(marks)-1)
 	marks = append(marks, all)
 	say("%-12s 50 nodes: all %d addresses are taken, %.0f/s; the first 5,000 %.0f/s, the last %d %.0f/s, the 5,000 before %.0f/s",
