@@ -22,6 +22,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/controller/forecast"
+	"github.com/fairlead-cni/fairlead/controller/poolstatus"
 )
 
 // Options is the configuration of a controller.
@@ -66,7 +67,8 @@ func Run(ctx context.Context, o Options) error {
 	events := recorder(ctx, o.Kubernetes)
 	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
 		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m, events: events,
-		warning: warning{o.Config.PoolWarningPercent, forecast.Growth{}}, every: o.Intervals, log: o.Log.WithName("poolstatus")}
+		warning: poolstatus.Warning{Percent: o.Config.PoolWarningPercent, Grows: forecast.Growth{}},
+		every:   o.Intervals, log: o.Log.WithName("poolstatus")}
 	sets := newStatefulSets(o, w, events, m)
 	running.Go(func() { sets.follow(ctx) })
 	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}

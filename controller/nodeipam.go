@@ -55,6 +55,8 @@ type term struct {
 	mu sync.Mutex
 	// assigned are podCIDRs of Nodes that the cache may not have yet, by UID.
 	assigned map[types.UID][]netip.Prefix
+	// bridged are the addresses of bridged pods, by pool.
+	bridged cached[map[string][]netip.Prefix]
 	// last is what was assigned last, by range.
 	last map[blocks.Range]netip.Prefix
 	// ours are Nodes for whose podCIDRs the allocator is known.
@@ -310,7 +312,8 @@ func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Assignm
 
 // facts are the inputs from the cache and from this controller.
 func (n *nodeIPAM) facts() nodecidr.Facts {
-	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs()), Pools: n.world.bridged()}
+	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs()),
+		Pools: n.bridged.of(n.world, n.world.bridged)}
 	for _, s := range []netip.Prefix{n.cfg.ServiceCIDR, n.cfg.ServiceCIDRv6} {
 		if s.IsValid() {
 			f.Services = append(f.Services, s)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/poolstatus"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
@@ -31,7 +32,8 @@ type poolStatus struct {
 	news        <-chan struct{}
 	metrics     *metrics
 	events      record.EventRecorder
-	warning     warning
+	warning     poolstatus.Warning
+	states      cached[[]poolstatus.State]
 	every       api.ControllerIntervals
 	log         logr.Logger
 }
@@ -63,12 +65,18 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 
 // pass makes one pass. What failed is retried by the next one.
 func (s *poolStatus) pass(ctx context.Context) {
-	pools, allocations := listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations)
-	reports := report(pools, allocations, s.world.others(), s.warning)
-	s.warning.grows.Note(time.Now(), reports)
-	s.metrics.set(reports, s.warning.grows)
-	for _, p := range pools {
-		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {
+	allocations := listOf[api.IPAllocation](s.world.allocations)
+	reports := poolstatus.Of(s.states.of(s.world, func() []poolstatus.State {
+		return poolstatus.Read(listOf[api.IPPool](s.world.pools), allocations, s.world.others())
+	}), s.warning)
+	s.warning.Grows.Note(time.Now(), reports)
+	s.metrics.set(reports, s.warning.Grows)
+	for _, p := range listOf[api.IPPool](s.world.pools) { // those of the states may have an older resourceVersion
+		now, computed := reports[p.Name]
+		if !computed {
+			continue
+		}
+		if err := s.write(ctx, p, now); err != nil && ctx.Err() == nil && !passing(err) {
 			s.log.Error(err, "writing IPPool failed, will retry", "pool", p.Name)
 		}
 	}
@@ -160,13 +168,10 @@ const sweepMost = 100
 
 // sweep removes expired allocations without an owner, so that they do not count as used.
 func (s *poolStatus) sweep(ctx context.Context, allocations []*api.IPAllocation) {
-	n := 0
-	slices.SortFunc(allocations, func(a, b *api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })
-	for _, a := range allocations {
-		if !allocator.Over(*a, time.Now()) || n == sweepMost {
-			continue
-		}
-		n++
+	now := time.Now()
+	over := slices.DeleteFunc(allocations, func(a *api.IPAllocation) bool { return !allocator.Over(*a, now) })
+	slices.SortFunc(over, func(a, b *api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })
+	for _, a := range over[:min(len(over), sweepMost)] {
 		err := s.allocations.Delete(ctx, a.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion}})
 		switch {

@@ -438,3 +438,23 @@ func checkSeldom(t *testing.T, c *cluster) {
 		return ""
 	})
 }
+
+func poolOf(name, start, end string) *api.IPPool {
+	subnet := api.SubnetInfo{Gateway: "10.2.255.254", PrefixLength: 16}
+	if strings.Contains(start, ":") {
+		subnet = api.SubnetInfo{Gateway: "fe80::1", PrefixLength: 64}
+	}
+	return &api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 7},
+		Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{Start: start, End: end}}, SubnetInfo: &subnet}}
+}
+
+// said is a status in one line: usage, free map, then the conditions that differ from those of a healthy pool.
+func said(s api.IPPoolStatus) string {
+	out := fmt.Sprintf("%d/%d %v", s.Usage.Used, s.Usage.Total, s.FreeMap)
+	for _, c := range s.Conditions {
+		if (c.Status == metav1.ConditionTrue) != (c.Type == api.PoolReady) {
+			out += fmt.Sprintf("; %s %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	return out
+}

@@ -285,11 +285,17 @@ func textOf(made []ordinals.Choice) string {
 
 // usedIn are all pod addresses in use, sorted.
 func usedIn(all []*api.IPAllocation, more []api.IPAllocation) []netip.Addr {
-	out := count(all).addresses[""]
-	for _, a := range more {
-		if scope, addr, err := allocation.ParseName(a.Name); err == nil && scope == "" {
+	var out []netip.Addr
+	add := func(name string) {
+		if scope, addr, err := allocation.ParseName(name); err == nil && scope == "" {
 			out = append(out, addr)
 		}
+	}
+	for _, a := range all {
+		add(a.Name)
+	}
+	for _, a := range more {
+		add(a.Name)
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,6 +45,23 @@ type world struct {
 
 	mu       sync.Mutex
 	services []netip.Prefix
+
+	// changes counts the changes that listeners were notified of.
+	changes atomic.Int64
+}
+
+// cached is what was computed from the world, until that changes. Its users do not change it. The zero value is empty.
+type cached[T any] struct {
+	at    int64 // world.changes, plus 1
+	value T
+}
+
+// of returns the value, which compute computes.
+func (c *cached[T]) of(w *world, compute func() T) T {
+	if now := w.changes.Load() + 1; c.at != now {
+		c.at, c.value = now, compute()
+	}
+	return c.value
 }
 
 func newWorld(o Options) *world {
@@ -156,6 +174,7 @@ func (w *world) news() <-chan struct{} {
 }
 
 func (w *world) report() {
+	w.changes.Add(1)
 	for _, c := range w.listeners {
 		select {
 		case c <- struct{}{}:

@@ -18,3 +18,17 @@ func TestAddressesOfANode(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// What is computed from the world is computed again when that has changed.
+func TestCached(t *testing.T) {
+	w, computed := &world{}, 0
+	var c cached[int]
+	for step, want := range []int{1, 1, 2, 2} {
+		if step == 2 {
+			w.report()
+		}
+		if got := c.of(w, func() int { computed++; return computed }); got != want {
+			t.Errorf("step %d: %d, want %d", step, got, want)
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package controller
+package poolstatus
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ func said(s api.IPPoolStatus) string {
 	return out
 }
 
-func TestReport(t *testing.T) {
+func TestStatus(t *testing.T) {
 	deleted := poolOf("deleted", "10.2.7.1", "10.2.7.2")
 	deleted.DeletionTimestamp = &metav1.Time{}
 	pools := []*api.IPPool{
@@ -59,7 +59,7 @@ func TestReport(t *testing.T) {
 	grows := forecast.Growth{"full": {{At: time.Unix(0, 0)}, {At: time.Unix(60, 0), Used: 2}},
 		"filling": {{At: time.Unix(0, 0), Used: 1}, {At: time.Unix(3000, 0), Used: 4}}}
 	others := pool.Others{Nodes: []pool.Node{{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.5.0/24")}}}}
-	got := report(pools, allocations, others, warning{80, grows})
+	got := Of(Read(pools, allocations, others), Warning{80, grows})
 	for name, want := range map[string]string{
 		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
 		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by hosts outside of the cluster). Extend spec.ipRanges, or delete pods that use the pool; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges; Ready Exhausted: ",
@@ -92,14 +92,14 @@ func TestFreeMapHasALimit(t *testing.T) {
 		n := 2*i + 2
 		allocations = append(allocations, held1("p", fmt.Sprintf("10.2.%d.%d", n>>8, n&0xff), api.PhaseAllocated))
 	}
-	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.7.200")}, allocations, pool.Others{}, warning{100, nil})["p"].FreeMap
+	got := Of(Read([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.7.200")}, allocations, pool.Others{}), Warning{100, nil})["p"].FreeMap
 	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[511] != "10.2.4.177-10.2.7.200" {
 		t.Errorf("%d spans: %v", len(got), got)
 	}
 }
 
-// BenchmarkReport is a pass over the pools of a large cluster.
-func BenchmarkReport(b *testing.B) {
+// BenchmarkStatus is a pass over the pools of a large cluster.
+func BenchmarkStatus(b *testing.B) {
 	const manyPools, manyNodes, many = 200, 5000, 20000
 	var pools []*api.IPPool
 	for i := range manyPools {
@@ -121,6 +121,6 @@ func BenchmarkReport(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		report(pools, allocations, others, warning{80, forecast.Growth{}})
+		Of(Read(pools, allocations, others), Warning{80, forecast.Growth{}})
 	}
 }

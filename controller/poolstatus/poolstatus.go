@@ -1,4 +1,5 @@
-package controller
+// Package poolstatus computes the status of each IPPool: usage, free map and conditions. It is pure.
+package poolstatus
 
 import (
 	"fmt"
@@ -15,15 +16,31 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// warning says when a pool counts as filling.
-type warning struct {
-	percent int // of its addresses in use
-	grows   forecast.Growth
+// Warning says when a pool counts as filling.
+type Warning struct {
+	Percent int // of its addresses in use
+	Grows   forecast.Growth
 }
 
-// report computes the statuses of all pools, by name.
-func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others, warn warning,
-) map[string]api.IPPoolStatus {
+// Of returns the statuses of pools, by name.
+func Of(states []State, warn Warning) map[string]api.IPPoolStatus {
+	out := map[string]api.IPPoolStatus{}
+	for _, state := range states {
+		state.Warning = warn
+		p := state.object
+		s := api.IPPoolStatus{Conditions: slices.Clone(p.Status.Conditions), FreeMap: state.free,
+			Usage: &api.PoolUsage{Used: state.held.used, Total: state.total}}
+		for _, c := range state.conditions() {
+			c.ObservedGeneration = p.Generation
+			meta.SetStatusCondition(&s.Conditions, c)
+		}
+		out[p.Name] = s
+	}
+	return out
+}
+
+// Read computes what the statuses are made of. This is most of the work, and changes only with its arguments.
+func Read(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others) []State {
 	valid, wrong := map[string]pool.Pool{}, map[string]error{}
 	for _, p := range pools {
 		read, err := pool.Read(*p)
@@ -37,23 +54,15 @@ func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Ot
 	slices.SortFunc(others.Pools, func(a, b pool.Pool) int { return strings.Compare(a.Name, b.Name) })
 	others = others.Relevant()
 	held := count(allocations)
-	out := map[string]api.IPPoolStatus{}
+	var out []State
 	for _, p := range pools {
-		s := api.IPPoolStatus{
-			Conditions: slices.Clone(p.Status.Conditions), Usage: &api.PoolUsage{Used: held.of[p.Name].used}}
-		state := poolState{name: p.Name, wrong: wrong[p.Name], held: held.of[p.Name], deleted: p.DeletionTimestamp != nil,
-			warning: warn}
+		state := State{object: p, wrong: wrong[p.Name], held: held.of[p.Name]}
 		if read, ok := valid[p.Name]; ok {
 			state.total = read.Total()
 			state.overlaps = read.Overlaps(others)
-			s.Usage.Total = state.total
-			s.FreeMap = freeMap(read, held.addresses[read.Scope])
+			state.free = freeMap(read, held.addresses[read.Scope])
 		}
-		for _, c := range state.conditions() {
-			c.ObservedGeneration = p.Generation
-			meta.SetStatusCondition(&s.Conditions, c)
-		}
-		out[p.Name] = s
+		out = append(out, state)
 	}
 	return out
 }
@@ -99,19 +108,19 @@ func freeMap(p pool.Pool, used []netip.Addr) []string {
 	return out
 }
 
-// poolState is the input of a pool's conditions.
-type poolState struct {
-	name     string
+// State is the input of a pool's status.
+type State struct {
+	object   *api.IPPool
 	wrong    error // why it is invalid
 	held     holding
 	total    int64
 	overlaps []pool.Overlap
-	deleted  bool
-	warning
+	free     []string // the free map
+	Warning
 }
 
 // conditions are the five of a pool, Ready last.
-func (s poolState) conditions() []metav1.Condition {
+func (s State) conditions() []metav1.Condition {
 	out := []metav1.Condition{
 		condition(api.PoolInvalid, s.wrong != nil, "Invalid", "Valid", fmt.Sprint(s.wrong)),
 		condition(api.PoolOverlapping, len(s.overlaps) > 0, "Overlap", "NoOverlap", s.overlapText()),
@@ -124,7 +133,7 @@ func (s poolState) conditions() []metav1.Condition {
 		ready = condition(api.PoolReady, false, "", "Invalid", "")
 	case pool.Yields(s.overlaps):
 		ready = condition(api.PoolReady, false, "", "Overlapping", "")
-	case s.deleted:
+	case s.object.DeletionTimestamp != nil:
 		ready = condition(api.PoolReady, false, "", "Deleted", "")
 		ready.Message = fmt.Sprintf("the pool is being deleted; %d of its addresses are still in use", s.held.used)
 	case s.exhausted():
@@ -134,9 +143,9 @@ func (s poolState) conditions() []metav1.Condition {
 }
 
 // exhausted reports whether no address is free. Addresses that are cooling are then allocated early.
-func (s poolState) exhausted() bool { return s.total > 0 && s.held.used-s.held.cooling >= s.total }
+func (s State) exhausted() bool { return s.total > 0 && s.held.used-s.held.cooling >= s.total }
 
-func (s poolState) exhaustedText() string {
+func (s State) exhaustedText() string {
 	text := fmt.Sprintf("%d of %d addresses are in use", s.held.used, s.total)
 	if s.held.conflicts > 0 {
 		text += fmt.Sprintf(" (%d by hosts outside of the cluster)", s.held.conflicts)
@@ -145,13 +154,13 @@ func (s poolState) exhaustedText() string {
 }
 
 // filling reports whether so much is in use that an administrator should know.
-func (s poolState) filling() bool {
-	return s.total > 0 && float64(s.held.used)*100 >= float64(s.percent)*float64(s.total)
+func (s State) filling() bool {
+	return s.total > 0 && float64(s.held.used)*100 >= float64(s.Percent)*float64(s.total)
 }
 
-func (s poolState) fillingText() string {
-	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.percent)
-	if in, known := s.grows.FullIn(s.name, s.total-s.held.used); known && forecast.Soon(in) != "" {
+func (s State) fillingText() string {
+	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.Percent)
+	if in, known := s.Grows.FullIn(s.object.Name, s.total-s.held.used); known && forecast.Soon(in) != "" {
 		text += ". At its current growth rate the pool is full within " + forecast.Soon(in)
 	}
 	return text + ". Extend spec.ipRanges"
@@ -160,7 +169,7 @@ func (s poolState) fillingText() string {
 // maxOverlaps is how many overlaps are reported: the API server accepts 32 KiB, readers less.
 const maxOverlaps = 5
 
-func (s poolState) overlapText() string {
+func (s State) overlapText() string {
 	var texts []string
 	for i, o := range s.overlaps {
 		if i == maxOverlaps {
@@ -169,7 +178,7 @@ func (s poolState) overlapText() string {
 		}
 		text := o.String()
 		if o.Yields {
-			text += ". Until then no addresses are allocated from pool " + s.name + ""
+			text += ". Until then no addresses are allocated from pool " + s.object.Name
 		}
 		texts = append(texts, text)
 	}
