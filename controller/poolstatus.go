@@ -65,22 +65,24 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 
 // pass makes one pass. What failed is retried by the next one.
 func (s *poolStatus) pass(ctx context.Context) {
-	allocations := listOf[api.IPAllocation](s.world.allocations)
-	reports := poolstatus.Of(s.states.of(s.world, func() []poolstatus.State {
-		return poolstatus.Read(listOf[api.IPPool](s.world.pools), allocations, s.world.others())
-	}), s.warning)
+	states := s.states.of(s.world, func() []poolstatus.State {
+		return poolstatus.Read(listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations),
+			s.world.others())
+	})
+	reports := poolstatus.Of(states, s.warning)
 	s.warning.Grows.Note(time.Now(), reports)
 	s.metrics.set(reports, s.warning.Grows)
-	for _, p := range listOf[api.IPPool](s.world.pools) { // those of the states may have an older resourceVersion
-		now, computed := reports[p.Name]
-		if !computed {
-			continue
+	for _, state := range states {
+		obj, _, _ := s.world.pools.GetByKey(state.Pool.Name) // maybe with a newer resourceVersion
+		p, found := obj.(*api.IPPool)
+		if !found || !state.IsOf(p) {
+			continue // another pass follows
 		}
-		if err := s.write(ctx, p, now); err != nil && ctx.Err() == nil && !passing(err) {
+		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {
 			s.log.Error(err, "writing IPPool failed, will retry", "pool", p.Name)
 		}
 	}
-	s.sweep(ctx, allocations)
+	s.sweep(ctx, listOf[api.IPAllocation](s.world.allocations))
 }
 
 // passing reports whether an error is due to a concurrent change, which the informers will deliver.

@@ -3,6 +3,7 @@ package poolstatus
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func Of(states []State, warn Warning) map[string]api.IPPoolStatus {
 	out := map[string]api.IPPoolStatus{}
 	for _, state := range states {
 		state.Warning = warn
-		p := state.object
+		p := state.Pool
 		s := api.IPPoolStatus{Conditions: slices.Clone(p.Status.Conditions), FreeMap: state.free,
 			Usage: &api.PoolUsage{Used: state.held.used, Total: state.total}}
 		for _, c := range state.conditions() {
@@ -56,7 +57,7 @@ func Read(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Othe
 	held := count(allocations)
 	var out []State
 	for _, p := range pools {
-		state := State{object: p, wrong: wrong[p.Name], held: held.of[p.Name]}
+		state := State{Pool: p, wrong: wrong[p.Name], held: held.of[p.Name]}
 		if read, ok := valid[p.Name]; ok {
 			state.total = read.Total()
 			state.overlaps = read.Overlaps(others)
@@ -110,13 +111,19 @@ func freeMap(p pool.Pool, used []netip.Addr) []string {
 
 // State is the input of a pool's status.
 type State struct {
-	object   *api.IPPool
+	Pool     *api.IPPool
 	wrong    error // why it is invalid
 	held     holding
 	total    int64
 	overlaps []pool.Overlap
 	free     []string // the free map
 	Warning
+}
+
+// IsOf reports whether p is the pool that was read, with the same spec.
+func (s State) IsOf(p *api.IPPool) bool {
+	return p.UID == s.Pool.UID && p.Generation == s.Pool.Generation && maps.Equal(p.Annotations, s.Pool.Annotations) &&
+		p.DeletionTimestamp.Equal(s.Pool.DeletionTimestamp)
 }
 
 // conditions are the five of a pool, Ready last.
@@ -133,7 +140,7 @@ func (s State) conditions() []metav1.Condition {
 		ready = condition(api.PoolReady, false, "", "Invalid", "")
 	case pool.Yields(s.overlaps):
 		ready = condition(api.PoolReady, false, "", "Overlapping", "")
-	case s.object.DeletionTimestamp != nil:
+	case s.Pool.DeletionTimestamp != nil:
 		ready = condition(api.PoolReady, false, "", "Deleted", "")
 		ready.Message = fmt.Sprintf("the pool is being deleted; %d of its addresses are still in use", s.held.used)
 	case s.exhausted():
@@ -160,7 +167,7 @@ func (s State) filling() bool {
 
 func (s State) fillingText() string {
 	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.Percent)
-	if in, known := s.Grows.FullIn(s.object.Name, s.total-s.held.used); known && forecast.Soon(in) != "" {
+	if in, known := s.Grows.FullIn(s.Pool.Name, s.total-s.held.used); known && forecast.Soon(in) != "" {
 		text += ". At its current growth rate the pool is full within " + forecast.Soon(in)
 	}
 	return text + ". Extend spec.ipRanges"
@@ -178,7 +185,7 @@ func (s State) overlapText() string {
 		}
 		text := o.String()
 		if o.Yields {
-			text += ". Until then no addresses are allocated from pool " + s.object.Name
+			text += ". Until then no addresses are allocated from pool " + s.Pool.Name
 		}
 		texts = append(texts, text)
 	}

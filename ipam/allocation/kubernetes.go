@@ -3,6 +3,7 @@ package allocation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,9 +22,6 @@ type Kubernetes struct{ client dynamic.ResourceInterface }
 func NewKubernetes(c dynamic.Interface) *Kubernetes {
 	return &Kubernetes{c.Resource(api.AllocationResource)}
 }
-
-// applyCRDs installs the CustomResourceDefinitions.
-const applyCRDs = "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
 
 // holderTries bounds how often Create looks up the holder of an address that turns out to be free each time, because
 // others allocate and release it concurrently.
@@ -74,11 +72,13 @@ func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, er
 	// The API server sorts by name, and without a resourceVersion it returns the latest state.
 	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): %s", ErrNoKind, err, applyCRDs)
+		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds", ErrNoKind, err)
 	}
-	if f.Unused && apierrors.IsBadRequest(err) {
-		return nil, fmt.Errorf("listing the IPAllocations: %w: their CustomResourceDefinition is older than this agent: %s", err,
-			applyCRDs)
+	if f.Unused && apierrors.IsBadRequest(err) { // the CustomResourceDefinition is older, and does not select phases
+		all := f
+		all.Unused = false
+		out, err := k.List(ctx, all)
+		return slices.DeleteFunc(out, func(a api.IPAllocation) bool { return !f.fits(a) }), err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the IPAllocations: %w", err)

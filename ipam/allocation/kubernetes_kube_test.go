@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -44,6 +46,40 @@ func newClient(t *testing.T) dynamic.Interface {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// An API server with an older definition, which has no field selector for phases, gives the same list.
+func TestKubeOlderDefinition(t *testing.T) {
+	client := newClient(t)
+	k := NewKubernetes(client)
+	a := allocationOf("10.2.0.1", "p", "n1", "c1")
+	a.Spec.Phase = api.PhaseCooling
+	for _, a := range []api.IPAllocation{a, allocationOf("10.2.0.2", "p", "n1", "c2")} {
+		if _, err := k.Create(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
+	_, err := definitions.Patch(t.Context(), "ipallocations.ipam.fairlead.dev", types.JSONPatchType,
+		[]byte(`[{"op": "replace", "path": "/spec/versions/0/selectableFields", "value": [{"jsonPath": ".spec.pool"}]}]`),
+		metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		_, err := k.client.List(t.Context(), metav1.ListOptions{FieldSelector: api.AllocationPhaseField + "!=x"})
+		if apierrors.IsBadRequest(err) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the definition still selects phases: %v", err)
+		}
+	}
+	list, err := k.List(t.Context(), Filter{Pool: "p", Unused: true})
+	if err != nil || len(list) != 1 || list[0].Name != a.Name {
+		t.Errorf("got %v, %v, want %s", list, err, a.Name)
+	}
 }
 
 // Without the CRDs the error says what to do.

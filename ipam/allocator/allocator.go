@@ -88,14 +88,14 @@ type Allocator struct {
 	mu sync.Mutex
 	// next is where to look for the next free address of a pool, by pool name.
 	next map[string]netip.Addr
-	// spare are the remaining candidates of the last list of a pool, by pool name.
-	spare map[string]spare
+	// spare are the remaining candidates of the last list of a pool.
+	spare map[part]spare
 	full  fullPools
 }
 
 // New returns an Allocator. It sends no request.
 func New(c Config) *Allocator {
-	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string]spare{},
+	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[part]spare{},
 		full: newFullPools()}
 }
 
@@ -357,7 +357,9 @@ func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 			if !holds(now, taken.Spec.Owner) {
 				return nil
 			}
-			err = allocation.Free(ctx, a.Store, now, 0)
+			if err = allocation.Free(ctx, a.Store, now, 0); err == nil {
+				a.full.forget(now.Spec.Pool)
+			}
 		}
 		switch {
 		case err == nil, errors.Is(err, allocation.ErrNotFound):

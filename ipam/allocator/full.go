@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -22,10 +23,9 @@ type fullPools struct {
 }
 
 // part is a pool, or what is left of it in some VLANs.
-type part struct {
-	pool  string
-	total int64
-}
+type part struct{ pool, addresses string }
+
+func partOf(p pool.Pool) part { return part{p.Name, fmt.Sprint(p.Allocatable())} }
 
 // sight is the last free map of a pool, and since when it has replaced another one; zero if it has not.
 type sight struct {
@@ -54,7 +54,7 @@ func (f *fullPools) see(p pool.Pool) {
 func (f *fullPools) listed(p pool.Pool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lists[part{p.Name, p.Total()}] = time.Now()
+	f.lists[partOf(p)] = time.Now()
 }
 
 // forget notes that an address of a pool is free: it was released here.
@@ -75,7 +75,7 @@ func (f *fullPools) forget(name string) {
 func (f *fullPools) byList(p pool.Pool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return recent(f.lists[part{p.Name, p.Total()}], p)
+	return recent(f.lists[partOf(p)], p)
 }
 
 // byMap reports whether the pool counts as full if all addresses of its free map are in use.

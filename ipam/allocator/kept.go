@@ -125,6 +125,9 @@ func (a *Allocator) settle(ctx context.Context, r Request, got []given) error {
 		if err := allocation.Unreserve(ctx, a.Store, h, a.Cooling); err != nil {
 			return err
 		}
+		if a.Cooling == 0 {
+			a.full.forget(h.Spec.Pool)
+		}
 		a.Log.Info("released reservation: its pod has another address", "address", h.Spec.Address, "pool", h.Spec.Pool,
 			"owner", r.Keep.String())
 	}

@@ -137,13 +137,13 @@ func (s spare) fresh() []candidate {
 func (a *Allocator) keep(p pool.Pool, left []candidate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.spare[p.Name] = spare{time.Now(), left[:min(len(left), spares)]}
+	a.spare[partOf(p)] = spare{time.Now(), left[:min(len(left), spares)]}
 }
 
 // guess is the next address that may be free: one of the last list, else one of the controller's free map, else any.
 // False: all addresses of the map were tried.
 func (s *search) guess() (candidate, bool) {
-	if s.FreeMap != nil {
+	if s.FreeMap != nil && len(s.tried) > 0 { // that of the request was wrong
 		if now, ok := s.FreeMap(s.pool.Name); ok {
 			s.pool.Free = now
 		}
@@ -151,14 +151,16 @@ func (s *search) guess() (candidate, bool) {
 	s.full.see(s.pool)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for left := s.spare[s.pool.Name]; len(left.fresh()) > 0; {
-		c := left.left[0]
-		left.left = left.left[1:]
-		if s.spare[s.pool.Name] = left; s.pool.Contains(c.addr) {
-			return c, true
-		}
+	if k := s.spare[partOf(s.pool)]; len(k.fresh()) > 0 {
+		c := k.left[0]
+		k.left = k.left[1:]
+		s.spare[partOf(s.pool)] = k
+		return c, true
 	}
 	addr, ok := s.hinted()
+	if !ok && s.pool.Hinted().Total() == 0 && !s.full.byMap(s.pool) {
+		addr, ok = s.cursor(s.pool), true
+	}
 	if !ok {
 		return candidate{}, false
 	}
@@ -166,14 +168,9 @@ func (s *search) guess() (candidate, bool) {
 	return candidate{addr: addr}, true
 }
 
-// hinted is the next address of the free map that was not tried; any one, if there is no map. False: all were tried.
-// s.mu is locked.
+// hinted is the next address of the free map that was not tried. s.mu is locked.
 func (s *search) hinted() (netip.Addr, bool) {
-	from := s.pool.Hinted()
-	if from.Total() == 0 && !s.full.byMap(s.pool) {
-		return s.cursor(s.pool), true
-	}
-	for addr := range from.From(s.cursor(s.pool)) {
+	for addr := range s.pool.Hinted().From(s.cursor(s.pool)) {
 		if !s.tried[addr] {
 			return addr, true
 		}
@@ -206,7 +203,7 @@ func (s *search) candidates(ctx context.Context) ([]candidate, Usage, error) {
 	s.mu.Lock()
 	_, left := s.hinted()
 	s.mu.Unlock()
-	if s.full.byList(s.pool) || s.full.byMap(s.pool) && !left {
+	if !left && (s.full.byList(s.pool) || s.full.byMap(s.pool)) {
 		l, err := s.list(ctx, allocation.Filter{Pool: s.pool.Name, Unused: true})
 		l.usage.Used = s.pool.Total()
 		return l.unused(), l.usage, err

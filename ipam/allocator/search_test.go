@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
@@ -165,4 +167,60 @@ func testFullByTheFreeMap(t *testing.T) {
 	if *s.lists > 0 {
 		t.Errorf("listed %d times for an address that is cooling", *s.lists)
 	}
+}
+
+// An address that is released because the pod's other one could not be allocated is found at once: it does not cool.
+func TestUndoneInAFullPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, p := fullPool(t, counting{directory(t), new(int)})
+		six := makePool(t, "six", "fd00::1", "fd00::1", 0)
+		allocate(t, a, "six", six)
+		exhausted(t, a, p)
+		release(t, a, "pod7")
+		_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p, six}, Owner: ownerNamed("both")})
+		if e := (*ExhaustedError)(nil); !errors.As(err, &e) || e.Pools[0].Pool != "six" {
+			t.Fatalf("with a full IPv6 pool: %v", err)
+		}
+		allocate(t, a, "waits", p)
+	})
+}
+
+// That a pool is full in one VLAN says nothing about another one.
+func TestFullInOneVLAN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := pool.Read(api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: api.IPPoolSpec{IPVersion: 4,
+			IPRanges: []api.IPRange{
+				{Start: "10.2.0.1", End: "10.2.0.100", SubnetInfo: api.SubnetInfo{Gateway: "10.2.0.254", PrefixLength: 24, VLAN: 2}},
+				{Start: "10.3.0.1", End: "10.3.0.100", SubnetInfo: api.SubnetInfo{Gateway: "10.3.0.254", PrefixLength: 24, VLAN: 3}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := newAllocator(directory(t))
+		for i := range 100 {
+			allocate(t, a, fmt.Sprint("two", i), p.InVLAN(2))
+		}
+		for i := range 99 {
+			allocate(t, a, fmt.Sprint("three", i), p.InVLAN(3))
+		}
+		exhausted(t, a, p.InVLAN(2))
+		allocate(t, a, "last", p.InVLAN(3))
+	})
+}
+
+// A pool does not count as full because of an older list while its free map has addresses that were not tried.
+func TestMapAfterAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := counting{directory(t), new(int)}
+		a, p := fullPool(t, s)
+		a.Cooling = 0
+		b := newAllocator(s)
+		exhausted(t, b, p)
+		release(t, a, "pod7")
+		all, err := pool.ParseSpan("10.2.0.1-10.2.0.100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Free = pool.FreeMap{Spans: []pool.Span{all}, Complete: true} // others have taken 99 since
+		allocate(t, b, "waits", p)
+	})
 }

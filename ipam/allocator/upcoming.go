@@ -21,7 +21,7 @@ func (a *Allocator) Upcoming(p pool.Pool, n int) []Address {
 	if n == 0 || p.Total() == 0 {
 		return nil
 	}
-	for _, c := range a.spare[p.Name].fresh() {
+	for _, c := range a.spare[partOf(p)].fresh() {
 		if !add(c.addr) {
 			return out
 		}

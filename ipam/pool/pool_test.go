@@ -104,6 +104,10 @@ func TestFreeMap(t *testing.T) {
 		t.Error("a map by no controller is complete")
 	}
 	w.Status.Usage = &api.PoolUsage{Total: p.Total()}
+	if p, err = Read(w); err != nil || p.Free.Complete {
+		t.Errorf("%v, or a map with entries that were skipped is complete", err)
+	}
+	w.Status.FreeMap = w.Status.FreeMap[:1]
 	if p, err = Read(w); err != nil || !p.Free.Complete {
 		t.Errorf("%v, or the map is not complete", err)
 	}

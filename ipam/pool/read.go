@@ -194,9 +194,12 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 func readFreeMap(s api.IPPoolStatus, want int, total int64) FreeMap {
 	out := FreeMap{Complete: s.Usage != nil && s.Usage.Total == total && len(s.FreeMap) < api.PoolFreeMapMost}
 	for _, text := range s.FreeMap[:min(len(s.FreeMap), api.PoolFreeMapMost)] {
-		if s, err := ParseSpan(text); err == nil && netaddr.Family(s.First) == want {
-			out.Spans = append(out.Spans, s)
+		s, err := ParseSpan(text)
+		if err != nil || netaddr.Family(s.First) != want {
+			out.Complete = false
+			continue
 		}
+		out.Spans = append(out.Spans, s)
 	}
 	return out
 }
