@@ -107,8 +107,8 @@ func TestFullPoolIsSeldomListed(t *testing.T) {
 				a.Cooling = cooling
 				release(t, a, "pod7")
 				allocate(t, a, "pod7", p)
-				if *s.lists != lists {
-					t.Errorf("listed %d times, want %d, for an address that cools for %s", *s.lists, lists, cooling)
+				if *s.lists > lists { // the address may be guessed, too
+					t.Errorf("listed %d times, want %d at most, for an address that cools for %s", *s.lists, lists, cooling)
 				}
 			}
 		}
