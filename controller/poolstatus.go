@@ -65,10 +65,7 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 
 // pass makes one pass. What failed is retried by the next one.
 func (s *poolStatus) pass(ctx context.Context) {
-	states := s.states.of(s.world, func() []poolstatus.State {
-		return poolstatus.Read(listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations),
-			s.world.others())
-	})
+	states := s.read()
 	reports := poolstatus.Of(states, s.warning)
 	s.warning.Grows.Note(time.Now(), reports)
 	s.metrics.set(reports, s.warning.Grows)
@@ -83,6 +80,15 @@ func (s *poolStatus) pass(ctx context.Context) {
 		}
 	}
 	s.sweep(ctx, listOf[api.IPAllocation](s.world.allocations))
+}
+
+// read returns the states of all pools. It lists what they are computed from after it has looked at the count of
+// changes: what arrives in between is read again.
+func (s *poolStatus) read() []poolstatus.State {
+	return s.states.of(s.world, func() []poolstatus.State {
+		return poolstatus.Read(listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations),
+			s.world.others())
+	})
 }
 
 // passing reports whether an error is due to a concurrent change, which the informers will deliver.

@@ -6,6 +6,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/poolstatus"
 )
 
 // The addresses of a Node are those of its status that are addresses; its names are none.
@@ -29,6 +34,40 @@ func TestCached(t *testing.T) {
 		}
 		if got := c.of(w, func() int { computed++; return computed }); got != want {
 			t.Errorf("step %d: %d, want %d", step, got, want)
+		}
+	}
+}
+
+// lateStore has one more object right after it was listed for the first time.
+type lateStore struct {
+	cache.Store
+	arrive func()
+}
+
+func (s *lateStore) List() []any {
+	out := s.Store.List()
+	if s.arrive != nil {
+		s.arrive()
+		s.arrive = nil
+	}
+	return out
+}
+
+// An allocation that arrives while pools are read counts the next time, although no other change follows.
+func TestLateAllocation(t *testing.T) {
+	allocations := &lateStore{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w := &world{pools: cache.NewStore(cache.MetaNamespaceKeyFunc), nodes: cache.NewStore(cache.MetaNamespaceKeyFunc),
+		allocations: allocations}
+	must(t, w.pools.Add(poolOf("p", "10.2.0.1", "10.2.0.9")))
+	allocations.arrive = func() {
+		must(t, allocations.Add(&api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: "10.2.0.1"},
+			Spec: api.IPAllocationSpec{Address: "10.2.0.1", Pool: "p"}}))
+		w.report()
+	}
+	s := &poolStatus{world: w}
+	for _, want := range []int64{0, 1, 1} {
+		if got := poolstatus.Of(s.read(), s.warning)["p"].Usage.Used; got != want {
+			t.Errorf("%d addresses in use, want %d", got, want)
 		}
 	}
 }

@@ -85,6 +85,28 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// A status is written to the pool that it was computed from, also if something else of that has changed.
+func TestIsOf(t *testing.T) {
+	read := poolOf("p", "10.2.0.1", "10.2.0.9")
+	s := Read([]*api.IPPool{read}, nil, pool.Others{})[0]
+	for what, c := range map[string]struct {
+		change func(*api.IPPool)
+		want   bool
+	}{
+		"nothing":          {func(*api.IPPool) {}, true},
+		"resourceVersion":  {func(p *api.IPPool) { p.ResourceVersion = "2" }, true},
+		"spec":             {func(p *api.IPPool) { p.Generation++ }, false},
+		"isolated network": {func(p *api.IPPool) { p.Annotations = map[string]string{api.AnnotationNetwork: "lab"} }, false},
+		"deleted":          {func(p *api.IPPool) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, false},
+		"created again":    {func(p *api.IPPool) { p.UID = "2" }, false},
+	} {
+		now := *read
+		if c.change(&now); s.IsOf(&now) != c.want {
+			t.Errorf("%s: %v, want %v", what, !c.want, c.want)
+		}
+	}
+}
+
 // A fragmented pool has a free map within the limit.
 func TestFreeMapHasALimit(t *testing.T) {
 	var allocations []*api.IPAllocation
