@@ -52,12 +52,18 @@ func newClient(t *testing.T) dynamic.Interface {
 func TestKubeOlderDefinition(t *testing.T) {
 	client := newClient(t)
 	k := NewKubernetes(client)
-	a := allocationOf("10.2.0.1", "p", "n1", "c1")
-	a.Spec.Phase = api.PhaseCooling
-	for _, a := range []api.IPAllocation{a, allocationOf("10.2.0.2", "p", "n1", "c2")} {
-		if _, err := k.Create(t.Context(), a); err != nil {
+	cooling := allocationOf("10.2.0.1", "older", "n1", "c1")
+	cooling.Spec.Phase = api.PhaseCooling
+	for _, a := range []api.IPAllocation{cooling, allocationOf("10.2.0.2", "older", "n1", "c2")} {
+		made, err := k.Create(t.Context(), a)
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() {
+			if err := k.Delete(t.Context(), made); err != nil {
+				t.Error(err)
+			}
+		}()
 	}
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"})
@@ -76,9 +82,9 @@ func TestKubeOlderDefinition(t *testing.T) {
 			t.Fatalf("the definition still selects phases: %v", err)
 		}
 	}
-	list, err := k.List(t.Context(), Filter{Pool: "p", Unused: true})
-	if err != nil || len(list) != 1 || list[0].Name != a.Name {
-		t.Errorf("got %v, %v, want %s", list, err, a.Name)
+	list, err := k.List(t.Context(), Filter{Pool: "older", Unused: true})
+	if err != nil || len(list) != 1 || list[0].Name != cooling.Name {
+		t.Errorf("got %v, %v, want %s", list, err, cooling.Name)
 	}
 }
 
