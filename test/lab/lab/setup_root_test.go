@@ -48,7 +48,6 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch := watchLab(t, l)
 	t.Cleanup(func() {
 		if t.Failed() {
 			log, _ := os.ReadFile(l.RunnerLog())
@@ -57,7 +56,7 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 				t.Logf("agent of %s, %s", node, l.logTail(node))
 			}
 		}
-		watch.members = watch.threads(t)
+		watch := watchLab(t, l)
 		if err := Down(context.Background(), l.dir, nil); err != nil {
 			t.Error(err)
 		}
@@ -70,11 +69,12 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 type labWatch struct {
 	dir  string
 	nets []uint64 // inodes of its namespaces
-	// members are the threads that were in them before it ended: the kernel gives the inodes of namespaces that are gone
-	// to others, such as another lab's. nil: any.
+	// members are the threads in them. Only these are looked for later: the kernel gives the inode of a namespace that is
+	// gone to another one, such as another lab's.
 	members []string
 }
 
+// watchLab is called just before the lab ends: a node that boots again has other namespaces than before.
 func watchLab(t *testing.T, l *Lab) labWatch {
 	t.Helper()
 	w := labWatch{dir: l.dir}
@@ -91,6 +91,7 @@ func watchLab(t *testing.T, l *Lab) labWatch {
 			w.nets = append(w.nets, st.Ino)
 		}
 	}
+	w.members = w.threads(t)
 	return w
 }
 
@@ -116,7 +117,8 @@ func (w labWatch) checkGone(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, p := range left {
-		t.Errorf("still in a namespace of the lab, or about it: %s", p)
+		name, _ := os.ReadFile(filepath.Join("/", "proc", strings.Split(p, "/")[2], "comm"))
+		t.Errorf("still in a namespace of the lab, or about it: %s %s", strings.TrimSpace(string(name)), p)
 	}
 }
 
@@ -146,7 +148,7 @@ func (w labWatch) threads(t *testing.T) []string {
 func (w labWatch) users(t *testing.T) []string {
 	t.Helper()
 	out := slices.DeleteFunc(w.threads(t), func(thread string) bool {
-		return w.members != nil && !slices.Contains(w.members, thread)
+		return !slices.Contains(w.members, thread)
 	})
 	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
