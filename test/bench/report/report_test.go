@@ -70,6 +70,12 @@ func TestStored(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}
 	}
+	page := a.Markdown()
+	for _, want := range []string{"1 of 2 targets are met", "## CNI", "| ADD | ms |", "**ratio 2 (2 to 2)**", "- DEL: of one pod"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
 	for _, drawing := range []string{a.Ratios(), a.Curves[0].SVG()} {
 		for d := xml.NewDecoder(strings.NewReader(drawing)); ; {
 			if _, err := d.Token(); errors.Is(err, io.EOF) {

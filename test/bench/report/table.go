@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // headings are the column headings of Table.
@@ -28,6 +29,7 @@ func (r Row) cells() []string {
 		counts = "ratio "
 	}
 	counts += fmt.Sprintf("%s (%s to %s)", short(r.Value), short(r.Low), short(r.High))
+	counts = strings.Replace(counts, "+-", "-", 1)
 	if r.Target.Bound != "" {
 		target = fmt.Sprintf("%s %s", r.Target.Bound, short(r.Target.Limit))
 	}
@@ -56,7 +58,6 @@ func (a All) Table() string {
 	fmt.Fprintln(w, strings.Join(headings(), "\t"))
 	group := ""
 	var notes []string
-	unmet, aimed := 0, 0
 	for _, r := range a.Rows {
 		if r.Group != group {
 			group = r.Group
@@ -71,17 +72,38 @@ func (a All) Table() string {
 		if r.Note != "" {
 			notes = append(notes, fmt.Sprintf("%s, %s: %s", r.Group, r.Name, r.Note))
 		}
-		if r.Met != "" {
-			aimed++
-		}
-		if r.Met == "no" {
-			unmet++
-		}
 	}
 	_ = w.Flush() // a strings.Builder returns no errors
 	if len(notes) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", strings.Join(notes, "\n"))
 	}
-	fmt.Fprintf(&b, "\n%d of %d targets are met.\n", aimed-unmet, aimed)
+	fmt.Fprintf(&b, "\n%s.\n", a.met())
 	return b.String()
+}
+
+// met says how many targets are.
+func (a All) met() string {
+	met, aimed := 0, 0
+	for _, r := range a.Rows {
+		if r.Met != "" {
+			aimed++
+		}
+		if r.Met == "yes" {
+			met++
+		}
+	}
+	return fmt.Sprintf("%d of %d targets are met", met, aimed)
+}
+
+// period is when the rows were measured, in UTC.
+func (a All) period() (first, last time.Time) {
+	for i, r := range a.Rows {
+		if at := r.Taken.UTC(); i == 0 || at.Before(first) {
+			first = at
+		}
+		if at := r.Taken.UTC(); at.After(last) {
+			last = at
+		}
+	}
+	return first, last
 }
