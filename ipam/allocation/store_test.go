@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -48,6 +49,15 @@ func allocationOf(addr, pool, node, container string) api.IPAllocation {
 
 // checkStore tests what every Store must do. The store is empty.
 func checkStore(t *testing.T, s Store) {
+	t.Cleanup(func() { // another test, or this one again, finds it empty
+		list, err := s.List(context.Background(), Filter{})
+		for _, a := range list {
+			err = errors.Join(err, s.Delete(context.Background(), a))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("one holder", func(t *testing.T) { checkOneHolder(t, s) })
 	t.Run("changes", func(t *testing.T) { checkChanges(t, s) })
 	t.Run("list", func(t *testing.T) { checkList(t, s) })
