@@ -1,6 +1,6 @@
 // Command table prints the results of benchmarks in out/bench/results.json (package report) as one table. Beside that
-// file it writes the table as a page, results.md, and draws ratios.svg and one plot for each curve. When "make bench" has
-// measured everything, it copies the page to docs/benchmarks.md.
+// file it writes the table as a page, results.md, and draws ratios.svg and one plot for each curve. The target bench,
+// when it has measured everything, copies the page to docs/benchmarks.md.
 package main
 
 import (
