@@ -180,7 +180,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 # BenchmarkRoot... run here, BenchmarkKernel... where the kernel's datapath is. They store what they measure by package
 # test/bench/report. BENCH chooses some of them: BENCH=CNI.
 BENCH ?=
-bench: root deps build once ## speed and size beside the peers: a table, also in docs/benchmarks.md; samples and plots in out/bench (two hours)
+bench: root deps build once ## speed and size beside the peers (two hours): a table, docs/benchmarks.md, and plots in out/bench
 	@rm -rf out/bench; mkdir -p out/bench; failed=0; \
 	export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go test -count=1 -p 1 -timeout 2h -run '^$$' -bench '^BenchmarkRoot.*$(BENCH)' -benchtime 1x \
@@ -188,7 +188,7 @@ bench: root deps build once ## speed and size beside the peers: a table, also in
 	FAIRLEAD_TEST_DATAPATH=system go test -count=1 -p 1 -timeout 2h -run '^$$' -bench '^BenchmarkKernel.*$(BENCH)' \
 		-benchtime 1x -exec '$(CURDIR)/bin/lab --uml=auto --write $(CURDIR)/out/bench --' ./test/bench || failed=1; \
 	go run ./test/bench/table || failed=1; \
-	[ $$failed = 1 -o -n '$(BENCH)' ] || cp out/bench/results.md docs/benchmarks.md; exit $$failed
+	[ $$failed = 1 -o -n '$(BENCH)' ] || cp out/bench/results.md docs/benchmarks.md || failed=1; exit $$failed
 
 bench-functions: ## single functions: flows, stores, the CNI socket
 	go test -p 1 -run '^$$' -bench . -benchmem ./openflow ./ipam/hostlocal ./cniserver ./controller

@@ -36,6 +36,15 @@ func TestWhatCounts(t *testing.T) {
 			t.Errorf("%s: met is %q, not %q", name, r.Met, c.met)
 		}
 	}
+	for _, c := range []struct {
+		ours float64
+		want string
+	}{{1, "-2 (-2 to -2)"}, {5, "+2 (2 to 2)"}} {
+		r, err := newRow(Result{Ours: []float64{c.ours}, Peer: []float64{3}, Difference: true})
+		if got := r.cells()[4]; err != nil || got != c.want {
+			t.Errorf("a difference is printed as %q, %v, want %q", got, err, c.want)
+		}
+	}
 	if _, err := newRow(Result{Ours: []float64{1, 2}, Peer: []float64{1}}); err == nil {
 		t.Error("samples that were not taken by turns are compared")
 	}

@@ -23,13 +23,13 @@ func (r Row) cells() []string {
 	switch {
 	case r.Worst:
 		counts = "worst "
+	case r.Peer != nil && r.Difference && r.Value < 0: // has its sign
 	case r.Peer != nil && r.Difference:
 		counts = "+"
 	case r.Peer != nil:
 		counts = "ratio "
 	}
 	counts += fmt.Sprintf("%s (%s to %s)", short(r.Value), short(r.Low), short(r.High))
-	counts = strings.Replace(counts, "+-", "-", 1)
 	if r.Target.Bound != "" {
 		target = fmt.Sprintf("%s %s", r.Target.Bound, short(r.Target.Limit))
 	}
