@@ -1,8 +1,8 @@
-# The image of all of Fairlead: agent, controller, fairleadctl, CNI plugins, and Open vSwitch
-# with what runs beside it. docs/image.md tells what is in it and how it is built.
+# The image with all of Fairlead: agent, controller, fairleadctl, CNI plugins, and Open vSwitch
+# with its helper programs. docs/image.md describes its contents and how it is built.
 #
 # With network:    docker build -t fairlead/fairlead:dev .
-# Without:         BASE is an image of Debian that is on this machine, PROGRAMS=prebuilt takes
+# Without:         BASE is a local Debian image, and PROGRAMS=prebuilt takes
 #                  the programs from PREBUILT. "make image" does that.
 ARG BUILDER=golang:1.26-trixie
 ARG BASE=debian:trixie-slim
@@ -12,7 +12,7 @@ FROM ${BASE} AS runtime
 COPY build/image/packages.sh /tmp/
 RUN sh /tmp/packages.sh && rm /tmp/packages.sh
 
-# For "make test-in-container": what the tests need, and neither source nor programs.
+# For "make test-in-container": what the tests need, without source or programs.
 FROM ${BUILDER} AS test
 COPY build/deps.sh /tmp/
 RUN apt-get update && apt-get install -y --no-install-recommends make git && /tmp/deps.sh && \
@@ -33,7 +33,7 @@ COPY ${PREBUILT} /programs
 
 FROM ${PROGRAMS} AS programs
 
-# The list of all parts: Go's modules are in the programs, Debian's packages in its database.
+# The SBOM: the Go modules are listed in the programs, the Debian packages in dpkg's database.
 FROM runtime AS listed
 ARG VERSION=dev
 COPY --from=programs /programs /

@@ -3,7 +3,7 @@ SHELL := /bin/bash
 # Debian keeps Open vSwitch and iptables where users have no PATH to.
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED ?= 0
-# What is compiled once serves programs, tests and vet, and other working copies.
+# Compiled once for programs, tests and vet, and for other working copies.
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -14,30 +14,30 @@ TRIVY := github.com/aquasecurity/trivy/cmd/trivy@v0.74.0
 FUZZTIME ?= 10s
 TESTS ?= ./...
 
-# What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use. A test for which it
-# would show nothing more, or which is too much for a guest's one processor, says so itself: ovstest.UserspaceOnly.
+# Packages that are also tested on the kernel datapath: those whose tests ask which datapath to use. A test to which it
+# would add nothing, or which is too expensive for a guest's one processor, says so itself: ovstest.UserspaceOnly.
 KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest ./build/ovs
 
-# OVS=3.5 runs tests on that release of Open vSwitch: programs of another Debian, beside the installed ones
-# (test/ovsrelease). What is built by "make build" or "make image" is not changed by it.
+# OVS=3.5 runs tests on that release of Open vSwitch: another Debian's programs, next to the installed ones
+# (test/ovsrelease). It does not affect "make build" or "make image".
 OVS ?=
 WITH_OVS = $(if $(OVS),go run ./test/withovs $(OVS))
 
-# LINUX=6.1 runs what needs the kernel's datapath in User-Mode Linux of that line: 6.1 or 6.12, instead of Debian's newest
+# LINUX=6.1 runs what needs the kernel datapath in User-Mode Linux of that release: 6.1 or 6.12, instead of Debian's newest
 # (test/uml/kernel).
 LINUX ?=
 export FAIRLEAD_TEST_LINUX ?= $(LINUX)
 
-# Lint vets. Without debug information linking a package's tests takes a quarter less, and stack traces are as before.
+# Lint vets. Without debug information, linking a package's tests takes a quarter less time, and stack traces are the same.
 SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
-# So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
+# This many packages are tested at once, since tests mostly wait. The slowest come first, in this order.
 AT_ONCE ?= 3
 LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
 	./controller ./test/bridged ./test/chain ./ctl ./test/lab ./ipam/pool ./datapath/nat ./ipam/allocator
 
 IMAGE ?= fairlead/fairlead:dev
-# An SSH key, or a public one whose private key ssh-agent has.
+# An SSH key, or a public key whose private key is in ssh-agent.
 SIGN_KEY ?=
 
 .PHONY: help manifests build image release \
@@ -52,7 +52,7 @@ build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fa
 		./test/lab ./test/e2e ./test/e2e/e2e-tool
 
 ARCH ?=
-image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root); ARCH=arm64
+image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; no container engine needed (root); ARCH=arm64
 	@build/deps.sh image
 	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' ARCH='$(ARCH)' build/image/image.sh
 
@@ -69,13 +69,13 @@ test-in-container: ## the tests that need root, in a privileged container of doc
 		--volume fairlead-modules:/go/pkg localhost/fairlead-test \
 		sh -c 'git config --global safe.directory /src && go run ./test/summary -count=1 -p 2 -timeout 20m -run "^TestRoot" $(TESTS)'
 
-deps: ## install what tests and lab need from Debian and is missing (root)
+deps: ## install missing Debian packages that the tests and the lab need (root)
 	@build/deps.sh
 
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this needs root: sudo env PATH="$$PATH" make ...' >&2; exit 1; }
 
-once: ## build what is built once on a machine: the kernel in which tests run, Kubernetes, Helm, Multus, containerd 2.3, Open vSwitch 3.5
+once: ## build what is built once per machine: the kernel in which tests run, Kubernetes, Helm, Multus, containerd 2.3, Open vSwitch 3.5
 	go run ./test/once
 
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1; OVS=3.5
@@ -87,21 +87,21 @@ test: root deps build plugins once ## every test but e2e (root); a skipped test 
 	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
-# The packages that talk to Open vSwitch themselves, and labs of each datapath, in three minutes. "make test OVS=3.5" is
-# all of the userspace datapath.
+# The packages that talk to Open vSwitch themselves, and a lab on each datapath, in three minutes. "make test OVS=3.5"
+# runs everything on the userspace datapath.
 OVS_TESTS := ./datapath/ovsdb ./agent/apply ./policy/compile ./openflow/... ./datapath/link ./datapath/vswitchd ./test/ovstest
 OVS_LABS := ^TestRoot(Services|TunnelBelievesNodesOnly)$$
 test-ovs: OVS := 3.5
-test-ovs: root deps build once ## some tests on Open vSwitch 3.5, which the image has
+test-ovs: root deps build once ## some tests on Open vSwitch 3.5, the version in the image
 	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 10m $(OVS_TESTS)
 	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 10m -run '$(OVS_LABS)' ./test/suite
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 15m \
 		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRootNetwork$$' ./test/suite
 
-plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM plugin
+plugins: ## bin/cni: the reference plugins with which Fairlead is tested as IPAM plugin
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
-test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none; LINUX=6.1
+test-kernel: root deps build plugins once ## the datapath tests on the kernel datapath, in User-Mode Linux if this kernel lacks it; LINUX=6.1
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
 		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
@@ -120,9 +120,9 @@ e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containe
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
 
-# The first release is a commit, as no version has been released before it.
+# The earlier release is a commit, because no version has been released yet.
 FROM ?= a34be2f
-e2e-upgrade: root deps build image once ## a cluster with an earlier release, FROM=COMMIT, is upgraded, rolled back and upgraded again (minutes)
+e2e-upgrade: root deps build image once ## upgrade a cluster from an earlier release, FROM=COMMIT, roll it back, and upgrade it again (minutes)
 	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	@rm -rf out/e2e-upgrade; mkdir -p out/e2e-upgrade; failed=0; \
 	FAIRLEAD_TEST_FROM='$(FROM)' FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-upgrade' $(SUMMARY) \
@@ -132,15 +132,15 @@ e2e-upgrade: root deps build image once ## a cluster with an earlier release, FR
 test-image: root ## the images of amd64 and arm64, if both are in out: the same packages, and programs that run (root)
 	go test -tags imagetest -count=1 -v -run '^TestRootImageOfArm64$$' ./build/image
 
-# Two kubelets, two containerds and a control plane on the guest's one processor.
-e2e-kernel: root deps build image once ## the default installation on the kernel's datapath, in User-Mode Linux where this kernel has none (minutes)
+# Two kubelets, two containerds and a control plane on the guest's single processor.
+e2e-kernel: root deps build image once ## the default installation on the kernel datapath, in User-Mode Linux if this kernel lacks it (minutes)
 	@rm -rf out/e2e-kernel; mkdir -p out/e2e-kernel; failed=0; \
 	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-kernel' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) \
 		-timeout 60m -exec '$(CURDIR)/bin/lab --uml=auto --mem 6144 --write $(CURDIR)/out/e2e-kernel --' \
 		-run '^TestE2EKernel' ./test/e2e/functions || failed=1; \
 	cat out/e2e-kernel/*.txt; exit $$failed
 
-test-unit: ## the tests that need neither root nor a cluster's programs
+test-unit: ## the tests that need neither root nor cluster programs
 	ALLOW_SKIP=1 go run ./test/summary -vet=off -ldflags=-w -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
 
 manifests: ## build/manifests/fairlead.yaml, the schema and the table of its values, from the chart
@@ -149,7 +149,7 @@ manifests: ## build/manifests/fairlead.yaml, the schema and the table of its val
 
 # What tests alone reach belongs to tests. Two things stay where they are, since they need what their packages have inside:
 # hoststate/node.go, which reads the network of a whole node, and uplink.Steps.
-lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
+lint: ## gofmt, the linters of .golangci.yml, and a check for unreachable code
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w these: $$unformatted" >&2; exit 1; }
 	go run $(GOLANGCI) run ./...
 	@set -o pipefail; dead=$$(GOGC=400 go run $(DEADCODE) -test ./... && \
@@ -157,7 +157,7 @@ lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 		[ -z "$$dead" ] || { echo "nothing reaches these: $$dead" >&2; exit 1; }
 
 # Trivy is built with it, for minutes, the first time.
-scan: ## Trivy's checks of build/manifests: each that is not met has its reason in build/trivyignore.yaml
+scan: ## Trivy's checks of build/manifests; exceptions and their reasons are in build/trivyignore.yaml
 	GOEXPERIMENT=jsonv2 go run -ldflags=-s $(TRIVY) config --skip-check-update --exit-code 1 \
 		--ignorefile build/trivyignore.yaml build/manifests
 
@@ -165,7 +165,7 @@ scan: ## Trivy's checks of build/manifests: each that is not met has its reason 
 # as well. A seed that fails goes to testdata/seeds.
 SOAK ?= 10m
 SOAK_KERNEL := RootDeaths|RootSteerLeavesHostAlone|Root(Steer)?DeathAtEveryStep|RootYield|RootYieldIsTheLast
-soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
+soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or overnight
 	@failed=0; export FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go run ./test/summary -count=1 -p 1 -timeout 10h -run \
 		'^Test(RootRandomFaults|RootRandomAPIFaults|$(SOAK_KERNEL)|RootDeathAtAnyTime|Root(Steer)?DiskFaults|KubeModel|RootReachSoak)$$' \
@@ -180,7 +180,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 # BenchmarkRoot... run here, BenchmarkKernel... where the kernel's datapath is. They store what they measure by package
 # test/bench/report. BENCH chooses some of them: BENCH=CNI.
 BENCH ?=
-bench: root deps build once ## speed and size beside the peers (two hours): a table, docs/benchmarks.md, and plots in out/bench
+bench: root deps build once ## speed and size compared with the peers (two hours): a table, docs/benchmarks.md, and plots in out/bench
 	@rm -rf out/bench; mkdir -p out/bench; failed=0; \
 	export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go test -count=1 -p 1 -timeout 2h -run '^$$' -bench '^BenchmarkRoot.*$(BENCH)' -benchtime 1x \
@@ -193,14 +193,14 @@ bench: root deps build once ## speed and size beside the peers (two hours): a ta
 bench-functions: ## single functions: flows, stores, the CNI socket
 	go test -p 1 -run '^$$' -bench . -benchmem ./openflow ./ipam/hostlocal ./cniserver ./controller
 
-bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
+bench-uplink: root deps build once ## throughput of host and pods in each uplink mode, and losses at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \
 		FAIRLEAD_TEST_DATAPATH=$$datapath FAIRLEAD_BENCH_ROUNDS=10 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' \
 		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|Speed|AgentKeepsUplink|SteerLeavesHostAlone)$$/^gaps$$' \
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
 		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
 
-conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags); KUBERNETES=1.37, RUNTIME=cri-o
+conformance: root deps once image ## Kubernetes' own network tests over Fairlead, on real nodes (CONFORMANCE='-help': flags); KUBERNETES=1.37, RUNTIME=cri-o
 	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	go test -count=1 -timeout 60m -run '^TestE2ESuiteAndDNS$$' ./test/kubebin
 	go test -C test/cyclonus -count=1 ./generate
@@ -213,19 +213,19 @@ bench-scale: root deps build once ## agent and controller from 100 to 5,000 Node
 	@mkdir -p out/bench; export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go test -count=1 -timeout 90m -run '^$$' -bench '^BenchmarkScale$$' -benchtime 1x ./test/scale && go run ./test/bench/table
 
-bench-cluster: root deps build image once ## 60 pods on real nodes beside the reference bridge plugin; the agent's memory (minutes); RUNTIME=containerd-2.3
+bench-cluster: root deps build image once ## 60 pods on real nodes compared with the reference bridge plugin; the agent's memory (minutes); RUNTIME=containerd-2.3
 	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' go test -run '^$$' -bench '^BenchmarkE2EPods$$' -benchtime 1x -timeout 40m ./test/e2e/peer
 
-oracle: ## what policies mean, against a reference and against cyclonus: 10,000 random clusters each, 300 on a real Open vSwitch (minutes)
+oracle: ## policy verdicts compared with a reference and with cyclonus: 10,000 random clusters each, 300 on a real Open vSwitch (minutes)
 	FAIRLEAD_TEST_LONG=1 go test -count=1 -v -run '^TestOracle' ./policy/compile
 	cd test/cyclonus && go test -count=1 -v -run '^TestOracle$$' .
 
-bench-ipam: deps once ## addresses a second from one pool, beside plain creates and a pool that is one object (minutes)
+bench-ipam: deps once ## addresses per second from one pool, compared with plain creates and a single-object pool (minutes)
 	GOMEMLIMIT=12GiB go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench
 
-demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
+demo: root deps build ## two nodes on this machine, routed and bridged pods that communicate, an agent that is killed (root)
 	test/demo/demo.sh
 
-clean: ## remove what was built
+clean: ## remove build output
 	rm -rf bin out

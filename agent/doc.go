@@ -1,5 +1,5 @@
-// Package agent starts what runs on a node, in the order in which the parts need each other, and ends it. Its
-// rooms, from the one that starts down to those that the others stand on:
+// Package agent starts the parts of the node agent in the order of their dependencies, and ends them. Its packages,
+// from the one that starts the others down to those that they depend on:
 //
 //	agent         starts the parts below; uninstall takes all of it off a node again
 //	pods          what each CNI verb means; what crashes leave behind

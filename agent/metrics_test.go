@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// The chart's alerts ask for metrics that the agent has.
+// The chart's alerts use metrics that the agent has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	m := status.NewMetrics("test")
 	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called

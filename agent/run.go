@@ -28,23 +28,23 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Options are what Run needs beside the config file.
+// Options are what Run needs in addition to the config file.
 type Options struct {
 	Config api.AgentConfig
-	// Version is the agent's own, for the API server's log.
+	// Version is the agent's version, for the API server's log.
 	Version string
 	// NodeName is the name of this node's Node.
 	NodeName string
 	// Shim is the path of the CNI plugin to install; empty installs none.
 	Shim string
-	// Intervals are api.DefaultIntervals, but for tests.
+	// Intervals are api.DefaultIntervals, except in tests.
 	Intervals api.Intervals
 	Log       logr.Logger
 }
 
-// Run is the agent. It returns nil when ctx ends, a *desired.PodCIDRError when the node has no podCIDR that it
-// could use, and otherwise what went wrong. Nothing on the node is undone when it returns: the data path of pods
-// and node stays in place, and the next agent takes over.
+// Run runs the agent. It returns nil when ctx ends, a *desired.PodCIDRError when the node has no usable podCIDR, and
+// otherwise what went wrong. Nothing on the node is undone when it returns: the data path of pods and node stays in
+// place, and the next agent takes over.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := rundir.Lock(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	last.Write(err)
 	if podCIDR := (*desired.PodCIDRError)(nil); errors.As(err, &podCIDR) {
-		// The node can't serve for good: the runtime must see that.
+		// The node can't serve pods until this is fixed: the runtime must see that.
 		if rerr := conflist.Remove(conflist.DefaultPath); rerr != nil {
 			o.Log.Error(rerr, "removing the CNI network configuration")
 		}
@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// parts are what an agent is made of.
+// parts are the parts of an agent.
 type parts struct {
 	Options
 	client  *kube.Client // nil where inputs come from a directory
@@ -105,7 +105,7 @@ func newParts(o Options, last rundir.LastError) (*parts, error) {
 	return p, nil
 }
 
-// newSource is the directory if the config names one, else the API server with the client to it.
+// newSource returns the directory if the config names one, else the API server with its client.
 func newSource(o Options) (*kube.Client, inputs.Source, error) {
 	log := o.Log.WithName("inputs")
 	if o.Config.ManifestsDir != "" {
@@ -130,16 +130,16 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 	return client, k, nil
 }
 
-// run starts all that needs no Open vSwitch, and then, in order, the rest. Whatever ends first ends all.
+// run starts all parts that need no Open vSwitch, and then, in order, the rest. The first part to end ends all.
 func run(ctx context.Context, o Options, last rundir.LastError) error {
-	last.Write(status.ErrStarting) // not that of the agent before
+	last.Write(status.ErrStarting) // replaces that of the previous agent
 	p, err := newParts(o, last)
 	if err != nil {
-		// An agent without its inputs ends, and not before it has finished or undone what it finds half-way.
+		// An agent without its inputs ends, but first finishes or undoes an interrupted attach of the uplink.
 		uplink.Open(nic.DefaultJournal, o.Config, o.Intervals.Agent, nil, status.NewMetrics(o.Version), o.Log).Resume(ctx)
 		return err
 	}
-	// Before anything that needs the network: the node may have none until this is done.
+	// This comes before anything that needs the network: the node may have none until this is done.
 	p.uplink.Resume(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.uplink.RunYield(ctx); return nil })
@@ -174,7 +174,7 @@ func (p *parts) reported(ctx context.Context, err error) error {
 	return err
 }
 
-// start brings the node up step by step and serves it until ctx ends.
+// start configures the node step by step and serves it until ctx ends.
 func (p *parts) start(ctx context.Context) error {
 	if err := p.node.WaitPodCIDR(ctx, p.last); err != nil || ctx.Err() != nil {
 		return err
@@ -191,7 +191,7 @@ func (p *parts) start(ctx context.Context) error {
 	if err := p.node.AttachUplink(ctx); err != nil {
 		return err
 	}
-	// The loop outlives ctx: CNI requests that run when the agent is to stop are finished, and need it.
+	// The loop outlives ctx: CNI requests that are running when the agent stops are finished, and need it.
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	var loops sync.WaitGroup
 	loops.Go(func() { p.node.Run(loopCtx) })
@@ -215,7 +215,7 @@ func (p *parts) serve(ctx context.Context, db *ovsdb.DB) error {
 	defer a.Close()
 	defer a.Events.Close()
 	if err := v.Reconcile(ctx); err != nil {
-		// Not fatal: what could not be reclaimed is tried again.
+		// Not fatal: reclaiming is retried.
 		p.Log.Error(err, "some of what deleted pods left behind could not be reclaimed yet")
 	}
 	p.last.Clear()

@@ -112,19 +112,19 @@ const (
 	ServicesOVS  = "ovs"
 )
 
-// What becomes of NetworkPolicies and ClusterNetworkPolicies: they are reported as not enforced, or enforced.
+// Handling of NetworkPolicies and ClusterNetworkPolicies: they are reported as not enforced, or enforced.
 const (
 	PoliciesReport  = "report"
 	PoliciesEnforce = "enforce"
 )
 
-// What becomes of new pods while policies are not known: they are not added yet, or only the node reaches them.
+// Handling of new pods while policies are not known: they are not added yet, or only their node reaches them.
 const (
 	PolicyStartWait   = "wait"
 	PolicyStartClosed = "closed"
 )
 
-// Of whose pods the agent logs denied packets: of none, of Namespaces with AnnotationLogDenied, or of all.
+// Pods whose denied packets the agent logs: none, those of Namespaces with AnnotationLogDenied, or all.
 const (
 	PolicyLogNone      = "none"
 	PolicyLogAnnotated = "annotated"
@@ -184,8 +184,7 @@ type ClientConnection struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty: the ServiceAccount of
 	// the agent's pod.
 	Kubeconfig string
-	// ContentType and AcceptContentTypes are media types of requests and of responses, as HTTP has them. Empty:
-	// protobuf.
+	// ContentType and AcceptContentTypes are the HTTP media types of requests and of responses. Empty: protobuf.
 	ContentType, AcceptContentTypes string
 	// QPS and Burst limit the agent's requests per second and at once. 0: 50 and 100.
 	QPS, Burst int

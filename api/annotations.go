@@ -6,7 +6,7 @@ const (
 	AnnotationPodIPs = "ipam.antrea.io/pod-ips"
 )
 
-// AnnotationSticky on a Pod requests the same address for its successor, where that is not the default (it is for
+// AnnotationSticky on a Pod requests the same address for its successor, if that is not the default (it is for
 // StatefulSets). The values are StickyAddress and StickyMAC.
 const AnnotationSticky = "ipam.fairlead.dev/sticky"
 
@@ -18,7 +18,7 @@ const (
 	StickyMAC = "mac"
 )
 
-// AnnotationLogDenied on a Namespace, with the value true, has agents log what policies deny its pods.
+// AnnotationLogDenied on a Namespace, with the value true, makes agents log what policies deny its pods.
 const AnnotationLogDenied = "policy.fairlead.dev/log-denied"
 
 // AnnotationNetwork on an IPPool names the isolated network of its addresses: pools of different networks may have the

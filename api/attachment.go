@@ -78,11 +78,11 @@ type Attachment struct {
 	BootID string
 }
 
-// ReachEnd is the container ID of the attachment that other nodes probe, which is no pod's, and the name of its network
-// namespace.
+// ReachEnd is the container ID of the attachment that other nodes probe, which belongs to no pod, and the name of its
+// network namespace.
 const ReachEnd = "fairlead-reach"
 
-// OfPods are those of attachments that are pods'.
+// OfPods returns the attachments that belong to pods.
 func OfPods(attachments []Attachment) []Attachment {
 	return slices.DeleteFunc(slices.Clone(attachments), func(a Attachment) bool { return a.ContainerID == ReachEnd })
 }

@@ -55,14 +55,14 @@ type AgentIntervals struct {
 	Reach time.Duration
 }
 
-// InputIntervals are those of following the API server, or a directory of manifests.
+// InputIntervals are those of watching the API server, or a directory of manifests.
 type InputIntervals struct {
 	// RetryFirst and RetryMost bound the wait after a failed request, which doubles from one to the other.
 	RetryFirst, RetryMost time.Duration
 	// StartGrace is how long a start waits for the API server before it continues with the last known objects.
 	StartGrace time.Duration
-	// Save is how often the API server's objects are written to disk, if they have changed.
-	// SavePeers is the same for what policies depend on of other nodes' Pods.
+	// Save is how often the API server's objects are written to disk, if they have changed. SavePeers is the same for
+	// other nodes' Pods that policies depend on.
 	Save, SavePeers time.Duration
 	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further poll of policies of kinds
 	// other than NetworkPolicy; each has jitter, up to twice as long.
@@ -144,7 +144,7 @@ func ParseIntervals(text string) (Intervals, error) {
 		name, value, _ := strings.Cut(pair, "=")
 		d := byName[name]
 		if d == nil {
-			return i, fmt.Errorf("%q is no interval: these are %s", name, strings.Join(slices.Sorted(maps.Keys(byName)), ", "))
+			return i, fmt.Errorf("%q is not an interval: the intervals are %s", name, strings.Join(slices.Sorted(maps.Keys(byName)), ", "))
 		}
 		var err error
 		if *d, err = time.ParseDuration(value); err != nil {

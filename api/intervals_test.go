@@ -17,12 +17,12 @@ func TestParseIntervals(t *testing.T) {
 		t.Errorf("got %+v, error %v, want %+v", got, err, want)
 	}
 	for text, wants := range map[string][]string{
-		"resync=2s":         {`"resync" is no interval`, "agent.resync, "},
+		"resync=2s":         {`"resync" is not an interval`, "agent.resync, "},
 		"agent.resync":      {"interval agent.resync", "1.5s"},
 		"agent.resync=2":    {"interval agent.resync", "missing unit"},
 		"agent.resync=0s":   {"interval agent.resync is 0s: it must be positive"},
 		"agent.probe=1m":    {"agent.probe is 1m0s: it must be shorter than agent.probeAge, which is 30s"},
-		"agent.guard=1s,":   {`"" is no interval`},
+		"agent.guard=1s,":   {`"" is not an interval`},
 		"controller.sets=h": {"controller.sets", "invalid duration"},
 	} {
 		_, err := ParseIntervals(text)

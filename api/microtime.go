@@ -13,10 +13,10 @@ import (
 // list that contains it.
 type MicroTime struct{ metav1.MicroTime }
 
-// NewMicroTime returns t as one.
+// NewMicroTime returns t as a MicroTime.
 func NewMicroTime(t time.Time) MicroTime { return MicroTime{metav1.NewMicroTime(t)} }
 
-// UnmarshalJSON implements json.Unmarshaler. A text that is no time is one that is long over.
+// UnmarshalJSON implements json.Unmarshaler. A text that is not a time counts as a time long past.
 func (t *MicroTime) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {

@@ -52,8 +52,8 @@ type PodCIDRRangeSpec struct {
 	NodeMask    int    `json:"nodeMask"`
 }
 
-// PodCIDRRangeStatus is in podCIDRs. Used are those that cannot be assigned any more: Nodes have them, or a Service
-// CIDR or a node's own address is in them.
+// PodCIDRRangeStatus is in podCIDRs. Used are those that can no longer be assigned: Nodes have them, or a Service CIDR
+// or a node's own address is in them.
 type PodCIDRRangeStatus struct {
 	Used       int64              `json:"used"`
 	Total      int64              `json:"total"`

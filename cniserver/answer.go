@@ -57,7 +57,7 @@ func (s *Server) refuse(arrived time.Time, verb string, err error, about ...any)
 	return wire.Response{Error: e}
 }
 
-// inTurn calls the handler when it is c's turn.
+// inTurn calls the handler once it is c's turn.
 func (s *Server) inTurn(ctx context.Context, c *call) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.CallWait,
 		fmt.Errorf("%w: %s took longer than %s", context.DeadlineExceeded, c.verb, s.cfg.CallWait))

@@ -16,7 +16,7 @@ import (
 )
 
 // netConf is a network configuration (CNI spec, section 3, "Deriving request configuration"), key by key: a key that a
-// verb does not need may have any value, and unknown keys are for the runtime.
+// verb does not need may have any value, and unknown keys are meant for the runtime.
 type netConf map[string]json.RawMessage
 
 // role is the plugin type as which the configuration calls Fairlead.
@@ -47,7 +47,7 @@ func decodingError(what string, err error) error {
 		if wrong.Field != "" {
 			what += ", key " + wrong.Field
 		}
-		text = fmt.Sprintf("a %s where a %s is wanted", wrong.Value, wrong.Type)
+		text = fmt.Sprintf("got a %s, want a %s", wrong.Value, wrong.Type)
 	}
 	return types.NewError(types.ErrDecodingFailure, what+": "+text, "")
 }

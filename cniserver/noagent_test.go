@@ -47,7 +47,7 @@ func TestNoAgent(t *testing.T) {
 			wantError(t, wire.Response{Error: e}, code, append(says, "fairlead-agent of this node does not answer")...)
 		}
 	}
-	t.Run("never started", func(t *testing.T) { check(t, "no such file", "Does it run?") })
+	t.Run("never started", func(t *testing.T) { check(t, "no such file", "Is it running?") })
 
 	const reason = "node worker-7 has no podCIDR: cluster CIDR 192.168.0.0/22 cut into /24 holds 4 nodes, and 10 exist"
 	if err := os.WriteFile(wire.LastErrorPath(socket), []byte(reason+"\n"), 0o644); err != nil {

@@ -152,7 +152,7 @@ func (c *call) delRequest(r wire.Request) error {
 	return nil
 }
 
-// checkNetns makes sure that path is a network namespace other than the agent's own, where the pod's interface would
+// checkNetns checks that path is a network namespace other than the agent's own, in which the pod's interface would
 // replace the node's.
 func checkNetns(path string) error {
 	bad := func(text string) error {
@@ -161,7 +161,7 @@ func checkNetns(path string) error {
 	if !filepath.IsAbs(path) {
 		return bad("not an absolute path")
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would keep us waiting
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would block
 	if err != nil {
 		return bad(fmt.Sprintf("%v. If it exists on the node, the agent does not see the node's directory of network namespaces: mount it with mountPropagation HostToContainer", err))
 	}
@@ -170,7 +170,7 @@ func checkNetns(path string) error {
 	case err != nil:
 		return bad("not a network namespace")
 	case kind != unix.CLONE_NEWNET:
-		return bad("a namespace, but not of the network: the container runtime must pass the pod's network namespace")
+		return bad("a namespace, but not a network namespace: the container runtime must pass the pod's network namespace")
 	}
 	info, err := file.Stat()
 	if err != nil {

@@ -91,7 +91,7 @@ func TestRequestsRefused(t *testing.T) {
 			[]string{"/run/netns/nope", "no such file", "mount"}},
 		"netns is a file": {request("ADD", inNetns(file)), 8, []string{file, "not a network namespace"}},
 		"netns is of another kind": {request("ADD", inNetns("/proc/self/ns/mnt")), 8, []string{"/proc/self/ns/mnt",
-			"a namespace, but not of the network: the container runtime must pass the pod's network namespace"}},
+			"a namespace, but not a network namespace: the container runtime must pass the pod's network namespace"}},
 		"own netns": {request("ADD", inNetns("/proc/self/ns/net")), 8, []string{"the node's own network namespace"}},
 
 		"args":                  {request("ADD", args("K8S_POD_NAME")), 4, []string{"CNI_ARGS", "K8S_POD_NAME"}},

@@ -83,8 +83,8 @@ func checkFree(path string) error {
 	return nil
 }
 
-// listen binds another name and renames it, so that the socket never exists with the mode that the umask yields, and
-// never is missing.
+// listen binds another name and renames it, so that the socket never has the mode that the umask yields, and is never
+// missing.
 func (s *Server) listen() error {
 	tmp := fmt.Sprintf("%s.%d", s.cfg.Socket, os.Getpid())
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

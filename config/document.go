@@ -41,7 +41,7 @@ func document(data []byte, in File) (*yaml.Node, *Finding) {
 	return docs[0], nil
 }
 
-// notText finds input that YAML parsers explain badly.
+// notText finds input for which YAML parsers have poor error messages.
 func notText(data []byte) *Finding {
 	switch {
 	case len(data) > MaxSize:
@@ -57,7 +57,7 @@ func notText(data []byte) *Finding {
 	return nil
 }
 
-// documents returns the documents of data that are not empty.
+// documents returns the non-empty documents of data.
 func documents(data []byte) ([]*yaml.Node, *Finding) {
 	var docs []*yaml.Node
 	for dec := yaml.NewDecoder(bytes.NewReader(data)); ; {
@@ -80,7 +80,7 @@ var (
 	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
-// syntax converts an error of the YAML parser to a finding. A tab is its most common cause, and is invisible.
+// syntax converts an error of the YAML parser to a finding. Its most common cause is a tab, which is invisible.
 func syntax(data []byte, err error) *Finding {
 	m := yamlError.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -124,7 +124,7 @@ func manifest(docs []*yaml.Node, in File) *Finding {
 	for _, doc := range docs {
 		if kind := child(doc, "kind"); kind != nil && child(doc, "apiVersion") != nil {
 			return &Finding{Line: kind.Line, Column: kind.Column, Text: fmt.Sprintf("this is a Kubernetes manifest "+
-				"(%s), not a config file: Antrea has that in its ConfigMap, under data, %s", describe(kind), in)}
+				"(%s), not a config file: Antrea has the config in its ConfigMap, under data, %s", describe(kind), in)}
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// File is the set of config files that a key is valid in. A key of both files has both bits.
+// File is a set of config files that a key is valid in. A key that is valid in both has both bits.
 type File uint8
 
 // The two config files of Antrea.
@@ -42,16 +42,15 @@ type Entry struct {
 	Key string
 	// Want says which values are valid, for any fate.
 	Want Want
-	// Default is the value, as YAML, of a honoured key that is not set.
+	// Default is the value, as YAML, of an honoured key that is not set.
 	Default string
 	Fate    Fate
-	// Except lists values of a honoured key with a fate of their own.
+	// Except lists values of an honoured key with a fate of their own.
 	Except []Exception
-	// Harmless lists values to which the fate does not apply, because nothing is lost with them: Fairlead does that
-	// anyway, or they tune what it does not have. An unset value (null, "", an empty list) is always harmless.
+	// Harmless lists values to which the fate does not apply, because they lose nothing: Fairlead does that anyway, or
+	// they tune what it does not have. An unset value (null, "", an empty list) is always harmless.
 	Harmless []string
-	// Text says what a honoured key does, what Fairlead does instead of an
-	// ignored one, or why a key is refused.
+	// Text says what an honoured key does, what Fairlead does instead of an ignored one, or why a key is refused.
 	Text string
 
 	set func(*values, Value)

@@ -12,7 +12,7 @@ type Finding struct {
 	File string
 	// Line and Column start at 1. 0 means the file as a whole.
 	Line, Column int
-	// Keys are the keys concerned, none if it is about the file's form. A warning names all keys that it applies to.
+	// Keys are the keys concerned, none for the file's form. A warning names all keys that it applies to.
 	Keys []string
 	Text string
 }
@@ -38,7 +38,7 @@ func (f Finding) String() string {
 // Errors are all errors of one file, sorted by line.
 type Errors []Finding
 
-// Error returns the errors, each on a line of its own.
+// Error returns the errors, one per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, f := range e {

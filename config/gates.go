@@ -1,14 +1,14 @@
 package config
 
-// gate is a feature gate of Antrea; its fate is that of the value true.
+// gate is an Antrea feature gate; its fate is that of the value true.
 type gate struct {
 	name string
 	fate Fate
 	text string
 }
 
-// featureGates are the rows of Antrea's feature gates and of the two that enable many at once. Antrea accepts every
-// gate in both files. The value false is harmless: Fairlead never has these features, or always.
+// featureGates are the rows for Antrea's feature gates and for the two that enable many at once. Antrea accepts every
+// gate in both files. The value false is harmless: Fairlead has these features never, or always.
 func featureGates() []Entry {
 	const (
 		always  = "the feature belongs to AntreaProxy. " + noProxy

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// hint says, for an unknown key of the file in, where here are the known keys, where it belongs or which known key is
-// meant. It is empty, or begins with punctuation.
+// hint says where an unknown key of the file in belongs, or which known key is probably meant; here are the keys known
+// in that file. It is empty, or begins with punctuation.
 func hint(key string, in File, here known) string {
 	other := (Agent | Controller) ^ in
 	there := knownIn(other)
@@ -28,8 +28,8 @@ func hint(key string, in File, here known) string {
 	return ""
 }
 
-// only returns the name that match is true for, if there is just one: many sections have an "enable", but one has
-// "clusterCIDRs".
+// only returns the name that match is true for, if there is exactly one: many sections have an "enable", but only one
+// has "clusterCIDRs".
 func (k known) only(match func(string) bool) string {
 	found := ""
 	for _, n := range k.names {

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Load reads and validates the agent's config file. Warnings are for the log and the user. An error is of type Errors
-// if the content is invalid; if the file could not be read it wraps the reason (for example fs.ErrNotExist).
+// Load reads and validates the agent's config file. The findings are warnings for the log and the user. The error is of
+// type Errors if the content is invalid; if the file could not be read it wraps the reason, such as fs.ErrNotExist.
 func Load(path string) (api.AgentConfig, []Finding, error) {
 	data, err := read(path)
 	if err != nil {
@@ -19,7 +19,7 @@ func Load(path string) (api.AgentConfig, []Finding, error) {
 	return Parse(data, path)
 }
 
-// LoadController reads and validates the config file of the controller. Its results are like those of Load.
+// LoadController reads and validates the controller's config file. Its results are like those of Load.
 func LoadController(path string) (api.ControllerConfig, []Finding, error) {
 	data, err := read(path)
 	if err != nil {

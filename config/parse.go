@@ -18,7 +18,7 @@ func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
 	return c.AgentConfig, warnings, err
 }
 
-// ParseController parses the config of the controller, as Parse does.
+// ParseController parses the controller's config, as Parse does for the agent's.
 func ParseController(data []byte, file string) (api.ControllerConfig, []Finding, error) {
 	c, warnings, err := check(data, file, Controller)
 	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
@@ -26,7 +26,7 @@ func ParseController(data []byte, file string) (api.ControllerConfig, []Finding,
 		NodeIPAM: c.NodeIPAM, Reclaim: c.Reclaim, PoolWarningPercent: c.PoolWarningPercent}, warnings, err
 }
 
-// values are those of either file.
+// values are the values of either file.
 type values struct {
 	api.AgentConfig
 	NodeIPAM api.NodeIPAM
@@ -178,7 +178,7 @@ func (p *parser) combinations() {
 	c := p.config
 	encapsulated := c.TrafficEncapMode != api.ModeNoEncap && !p.faulty["trafficEncapMode"]
 	if n := p.at["noSNAT"]; n != nil && c.NoSNAT && encapsulated {
-		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, and it is %s: answers from outside reach a pod's address only where the underlay routes the podCIDRs", c.TrafficEncapMode))
+		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, but it is %s: replies from outside reach a pod's address only where the underlay routes the podCIDRs", c.TrafficEncapMode))
 	}
 	p.unusedTunnelKeys()
 	p.nodeIPAM()
@@ -198,7 +198,7 @@ func (p *parser) combinations() {
 	}
 }
 
-// unusedTunnelKeys warns about keys of the tunnel that are set without a tunnel.
+// unusedTunnelKeys warns about tunnel keys that are set without a tunnel.
 func (p *parser) unusedTunnelKeys() {
 	c := p.config
 	if c.TrafficEncapMode != api.ModeNoEncap {
@@ -208,7 +208,7 @@ func (p *parser) unusedTunnelKeys() {
 		"tunnelType": c.TunnelType != api.TunnelGeneve, "tunnelPort": c.TunnelPort != 0, "tunnelCsum": c.TunnelCsum,
 	} {
 		if n := p.at[key]; n != nil && chosen {
-			p.warn(n, key, "trafficEncapMode is noEncap, and there is no tunnel: the value is not used")
+			p.warn(n, key, "trafficEncapMode is noEncap, so there is no tunnel: the value is not used")
 		}
 	}
 }

@@ -19,8 +19,8 @@ const (
 	noEgress     = "Fairlead has no Egress: pods would reach the outside with their node's address"
 )
 
-// agentKeys are the keys of Antrea's agent that have no effect or are refused.
-// Harmless values are mostly those that Antrea's chart writes by default.
+// agentKeys are the keys of Antrea's agent that have no effect or are refused. Harmless values are mostly those that
+// Antrea's chart writes by default.
 func agentKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{

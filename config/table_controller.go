@@ -9,7 +9,7 @@ import (
 
 const noWebhooks = "fairlead-controller has no webhook and no API, and needs no certificate"
 
-// honouredControllerKeys are the keys of the controller that have an effect. They are stored in the same fields as the
+// honouredControllerKeys are the controller's keys that have an effect. They are stored in the same fields as the
 // agent's keys of the same name.
 func honouredControllerKeys() []Entry {
 	return []Entry{
@@ -27,7 +27,7 @@ func honouredControllerKeys() []Entry {
 			Text: "media type that the controller sends to the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.ContentType = v.Str }},
 		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "maximum of requests per second to the API server; 0 means 50",
+			Text: "maximum number of requests per second to the API server; 0 means 50",
 			set:  func(c *values, v Value) { c.ClientConnection.QPS = v.Int }},
 		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
 			Text: "maximum burst of requests to the API server; 0 means 100",

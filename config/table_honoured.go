@@ -10,13 +10,13 @@ import (
 func honouredKeys() []Entry {
 	return []Entry{
 		{In: Agent, Key: "ovsBridge", Want: interfaceName(), Default: "br-int", Fate: Honoured,
-			Text: "the Open vSwitch bridge that Fairlead makes and programs",
+			Text: "the Open vSwitch bridge that Fairlead creates and programs",
 			set:  func(c *values, v Value) { c.OVSBridge = v.Str }},
 		{In: Agent, Key: "ovsDatapathType", Want: oneOf(api.DatapathSystem, api.DatapathNetdev),
 			Default: api.DatapathSystem, Fate: Honoured,
 			Text: "`system` is the kernel's datapath, `netdev` the userspace one (Antrea no longer has it)",
 			set:  func(c *values, v Value) { c.OVSDatapathType = v.Str }},
-		// 90 bytes leave room for the socket's name: a path of a unix socket has at most 107.
+		// 90 bytes leave room for the socket's name: the path of a unix socket has at most 107.
 		{In: Agent, Key: "ovsRunDir", Want: path(90), Default: "/run/openvswitch", Fate: Honoured,
 			Text: "directory of `db.sock` and `BRIDGE.mgmt`, the sockets of the node's Open vSwitch",
 			set:  func(c *values, v Value) { c.OVSRunDir = v.Str }},
@@ -27,16 +27,16 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "trafficEncapMode",
 			Want:    oneOf(api.ModeEncap, api.ModeNoEncap, api.ModeHybrid, "networkPolicyOnly"),
 			Default: api.ModeEncap, Fate: Honoured,
-			Text: "how pods' packets travel between nodes: `encap`, through the tunnel; `noEncap`, as they are, to nodes " +
-				"of another subnet by the underlay's routers, which must know the podCIDRs; `hybrid`, as they are to " +
-				"nodes of the same subnet and through the tunnel to others. The same on all nodes",
+			Text: "how pods' packets travel between nodes: `encap`, through the tunnel; `noEncap`, unencapsulated, to nodes " +
+				"in other subnets through the underlay's routers, which must have routes to the podCIDRs; `hybrid`, unencapsulated to " +
+				"nodes in the same subnet and through the tunnel to others. Must be the same on all nodes",
 			Except: []Exception{
 				{"networkPolicyOnly", Refused, "Fairlead gives pods their network itself, and enforces policies on no " +
 					"other plugin's pods"},
 			},
 			set: func(c *values, v Value) { c.TrafficEncapMode = v.Str }},
 		{In: Agent, Key: "noSNAT", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "packets of pods to the outside keep the pod's address. As in Antrea an error unless " +
+			Text: "pods' packets to the outside keep the pod's address. As in Antrea, an error unless " +
 				"trafficEncapMode is noEncap",
 			set: func(c *values, v Value) { c.NoSNAT = v.Bool }},
 		{In: Agent, Key: "snatFullyRandomPorts", Want: boolean(), Default: "false", Fate: Honoured,
@@ -45,24 +45,24 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "tunnelType", Want: oneOf(api.TunnelGeneve, api.TunnelVXLAN, api.TunnelGRE, "stt"),
 			Default: api.TunnelGeneve, Fate: Honoured,
 			Text: "the tunnel's protocol. gre carries no IPv6 between nodes",
-			Except: []Exception{{"stt", Refused, "Open vSwitch 3.6 removed stt, and Linux never had it, so that pods of " +
+			Except: []Exception{{"stt", Refused, "Open vSwitch 3.6 removed stt, and Linux never had it, so pods on " +
 				"other nodes would not be reached: use geneve, vxlan or gre, the same on all nodes"}},
 			set: func(c *values, v Value) { c.TunnelType = v.Str }},
 		{In: Agent, Key: "tunnelPort", Want: port(), Default: "0", Fate: Honoured,
-			Text: "destination port of the tunnel; 0 is the one IANA assigned to tunnelType",
+			Text: "destination port of the tunnel; 0 means the one that IANA assigned to tunnelType",
 			set:  func(c *values, v Value) { c.TunnelPort = v.Int }},
 		{In: Agent, Key: "tunnelCsum", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "checksums in the tunnel's outer header",
 			set:  func(c *values, v Value) { c.TunnelCsum = v.Bool }},
 		{In: Agent, Key: "defaultMTU", Want: orZero(576, 65000), Default: "0", Fate: Honoured,
-			Text: "MTU in bytes of the gateway and the pods' interfaces; 0 is the transport interface's, less the " +
+			Text: "MTU in bytes of the gateway and the pods' interfaces; 0 means the transport interface's, less the " +
 				"tunnel's overhead unless trafficEncapMode is noEncap. With IPv6 at least 1280",
 			set: func(c *values, v Value) { c.DefaultMTU = v.Int }},
 		{In: Agent, Key: "disableTXChecksumOffload", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "disables TX checksum offload in pods. On the netdev datapath it is always disabled",
 			set:  func(c *values, v Value) { c.DisableTXChecksumOffload = v.Bool }},
 		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "pods that ask for an IPPool get an address of it and are connected to the underlay, through the transport " +
+			Text: "pods that request an IPPool get an address from it and are connected to the underlay, through the transport " +
 				"interface, in any trafficEncapMode. On a node without a podCIDR the agent serves only such pods, instead of " +
 				"exiting with code 78",
 			set: func(c *values, v Value) { c.EnableBridgingMode = v.Bool }},
@@ -98,15 +98,15 @@ func honouredKeys() []Entry {
 			set: func(c *values, v Value) { c.PolicyLogDenied = v.Str }},
 		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityProbe,
 			Fate: Honoured,
-			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR is used for that, " +
-				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md)",
+			Text: "whether agents probe the paths between pods on different nodes. probe: the last address of each podCIDR is used for " +
+				"that, and `fairleadctl doctor` shows which nodes' pods do not reach each other (docs/reachability.md)",
 			set: func(c *values, v Value) { c.Reachability = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfacePattern(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode. If a pattern matches several interfaces with addresses, the one with the Node's IP. Empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",
 			set: func(c *values, v Value) { c.TransportInterface = v.Str }},
 		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
-			Text: "subnets, in one of which the transport interface has an address; used if transportInterface is empty",
+			Text: "subnets in one of which the transport interface has an address; used if transportInterface is empty",
 			set:  func(c *values, v Value) { c.TransportInterfaceCIDRs = v.Prefixes }},
 		{In: Agent, Key: "cniSocket", Want: path(107), Default: "/run/fairlead/cni.sock", Fate: Honoured,
 			Text: "the unix socket that the CNI plugin calls. Antrea's default is `/var/run/antrea/cni.sock`",
@@ -119,7 +119,7 @@ func honouredKeys() []Entry {
 			set:  func(c *values, v Value) { c.EnablePrometheusMetrics = v.Bool }},
 		{In: Agent, Key: "kubeAPIServerOverride", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "host, host:port or URL of the Kubernetes API server, in place of the one in the kubeconfig or in the " +
-				"pod's environment. Set it where there is no kube-proxy before the agent",
+				"pod's environment. Set it where kube-proxy does not run before the agent",
 			set: func(c *values, v Value) { c.KubeAPIServerOverride = v.Str }},
 		{In: Agent, Key: "clientConnection.kubeconfig", Want: path(4095), Default: `""`, Fate: Honoured,
 			Text: "kubeconfig file of the agent; empty: the ServiceAccount of its pod",
@@ -131,7 +131,7 @@ func honouredKeys() []Entry {
 			Text: "media type that the agent sends to the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.ContentType = v.Str }},
 		{In: Agent, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "maximum of requests per second to the API server; 0 means 50",
+			Text: "maximum number of requests per second to the API server; 0 means 50",
 			set:  func(c *values, v Value) { c.ClientConnection.QPS = v.Int }},
 		{In: Agent, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
 			Text: "maximum burst of requests to the API server; 0 means 100",
@@ -151,7 +151,7 @@ func honouredKeys() []Entry {
 			set: func(c *values, v Value) { c.Uplink.Mode = v.Str }},
 		{In: Agent, Key: "uplink.rollbackAfter", Want: duration(10*time.Minute, ", at most 10m"), Default: "30s",
 			Fate: Honoured,
-			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be unreachable after the node's NIC was attached, before that is rolled back",
+			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be unreachable after the node's NIC was attached, before the attach is rolled back",
 			set:  func(c *values, v Value) { c.Uplink.RollbackAfter = v.Duration }},
 		{In: Agent, Key: "uplink.allowManaged", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "Fairlead's own: with enableBridgingMode, attaches the NIC although NetworkManager or systemd-networkd manages it. Set it if you know that they do not change an interface that is configured",
@@ -167,7 +167,7 @@ func honouredKeys() []Entry {
 			Text: "Fairlead's own: how long a released address of an IPPool is not allocated again, unless the pool is full",
 			set:  func(c *values, v Value) { c.IPAM.CoolingPeriod = v.Duration }},
 		{In: Agent, Key: "ipam.allocationsDir", Want: path(4095), Default: "/var/lib/fairlead/allocations", Fate: Honoured,
-			Text: "Fairlead's own: the directory of allocations of IPPools' addresses, where manifestsDir is set. Nodes that share IPPools share this directory",
+			Text: "Fairlead's own: the directory of IPPools' allocations, if manifestsDir is set. Nodes that share IPPools share this directory",
 			set:  func(c *values, v Value) { c.IPAM.AllocationsDir = v.Str }},
 	}
 }

@@ -29,8 +29,8 @@ type Value struct {
 // Want says what a key's value must be: Text completes the message "want <Text>".
 type Want struct {
 	Text string
-	// Schema is the JSON schema of the value, for validation by other programs such as Helm. It may accept what read
-	// rejects, and reject a spelling other than that of the docs.
+	// Schema is the JSON schema of the value, for validation by other programs such as Helm. It may accept values that
+	// read rejects, and reject spellings that differ from the docs.
 	Schema Schema
 	// unset is the YAML tag whose empty value ("" or []) means unset.
 	unset string
@@ -40,7 +40,7 @@ type Want struct {
 // Schema is a part of a JSON schema (json-schema.org, draft 7).
 type Schema map[string]any
 
-// stringLike is the schema of a string of a pattern, which may be empty.
+// stringLike is the schema of a string that matches a pattern or is empty.
 func stringLike(pattern string) Schema {
 	s := Schema{"type": []string{"string", "null"}}
 	if pattern != "" {
@@ -71,7 +71,7 @@ const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 // errUnset marks a value that means "as if the key were not there".
 var errUnset = errors.New("unset")
 
-// of reads n. The error is errUnset, or says what was wanted and what was found.
+// of reads n. The error is errUnset, or says which value is wanted and which was found.
 func (w Want) of(n *yaml.Node) (Value, error) {
 	n = resolve(n)
 	empty := n.Tag == w.unset && n.Value == "" && len(n.Content) == 0
@@ -198,7 +198,7 @@ func isInterfaceName(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune(nameChars, r) }) < 0
 }
 
-// interfacePattern is an interface's name, or a pattern of names as filepath.Match has it, without escapes.
+// interfacePattern is an interface's name, or a pattern of filepath.Match without escapes.
 func interfacePattern() Want {
 	return text("an interface name or a pattern such as en* or eth[01]", patternNames, func(s string) bool {
 		if isInterfaceName(s) {
@@ -223,7 +223,7 @@ func address() Want {
 	}}
 }
 
-// subnet4 is one prefix, kept as the string that it was.
+// subnet4 is one IPv4 prefix.
 func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", pattern4, netip.Addr.Is4) }
 
 func subnet6() Want {

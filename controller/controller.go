@@ -3,7 +3,7 @@
 // Of the objects in the API it owns these: the status of IPPools except ipAddresses, conditions of its types, and the
 // finalizer api.PoolFinalizer; IPAllocations whose owners are gone, by the rules of package ipam/reclaim, and the
 // reservation of IPAllocations; PodCIDRClaims and PodCIDRRanges; the Lease kube-system/fairlead-controller. It has no
-// other state. One of several replicas is active at a time. Should two be: they compute the same, and what only one may
+// other state. One of several replicas is active at a time. If two are, they compute the same, and what only one may
 // have, the API server grants to one.
 package controller
 

@@ -83,13 +83,13 @@ func serve(ctx context.Context, where string, l net.Listener, h http.Handler) er
 // metrics are the metrics of the controller, served at /metrics.
 type metrics struct {
 	registry *prometheus.Registry
-	// They count what this process did.
+	// They count what this process has done.
 	writes, assigned, unkept prometheus.Counter
 	clusterMetrics
 }
 
-// clusterMetrics say how the cluster is. Only the leader serves them: those of a controller that was the leader would
-// be out of date, and counted twice.
+// clusterMetrics describe the state of the cluster. Only the leader serves them: those of a controller that was the
+// leader would be out of date, and counted twice.
 type clusterMetrics struct {
 	cluster *prometheus.Registry
 	// ended returns why the last term as leader ended; nil: there was none.
@@ -147,7 +147,7 @@ func (m *clusterMetrics) register() {
 	m.unplaced = gauge("fairlead_statefulset_addresses_missing", "Addresses of StatefulSet pods that could not be reserved.")
 }
 
-// lead serves the metrics of the cluster until the term ends, without what was known in an earlier one.
+// lead serves the metrics of the cluster until the term ends, without values of an earlier term.
 func (m *clusterMetrics) lead(term context.Context) {
 	byLabel := []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept}
 	for _, g := range byLabel {

@@ -56,13 +56,13 @@ func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string]
 			case gone:
 				s.unreserve(ctx, a, "owner is gone")
 			case !asks && a.Spec.Phase == api.PhaseReserved:
-				s.unreserve(ctx, a, "owner no longer asks for it")
+				s.unreserve(ctx, a, "owner no longer requests it")
 			}
 		}
 	}
 }
 
-// ask reads from the API server whether the object of reservation r is gone, and whether it still asks for reserved
+// ask reads from the API server whether the object of reservation r is gone, and whether it still requests reserved
 // addresses.
 func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (gone, asks bool, err error) {
 	resource, known := resourceOf(r.Kind)

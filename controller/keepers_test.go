@@ -22,8 +22,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
-// A set gets the address of a pod that it owns, and not that of a pod of that name that has gone, is another's, or is
-// nobody's. What cannot be known is an error.
+// A set gets the address of a pod that it owns, and not that of a pod of that name that is gone, is another owner's, or
+// has no owner. If that is unknown, it is an error.
 func TestAdoptedAddresses(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"}}
 	pod := func(uid, owner types.UID) *corev1.Pod {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// This file has the Events about Nodes that NodeIPAM writes.
+// Events of NodeIPAM about Nodes.
 
 const (
 	// tellAgain is when an Event is written again. The API server deletes it after an hour.

@@ -117,8 +117,8 @@ func (n *nodeIPAM) run(ctx context.Context) {
 	}
 }
 
-// begin drops what was known as an earlier leader, but for another allocator that was seen to assign: what it has
-// assigned looks like our own from then on.
+// begin drops what was known in an earlier term as leader, except for another allocator that was seen to assign: what
+// it has assigned looks like this controller's own from then on.
 func (n *nodeIPAM) begin() {
 	n.vacancies.Reset()
 	before := n.term
@@ -258,8 +258,8 @@ func (n *nodeIPAM) assignAll(ctx context.Context, assignments []nodecidr.Assignm
 	running.Wait()
 }
 
-// assign claims what is not claimed, and writes all to the Node. The API server accepts podCIDRs once for each Node,
-// and only for the Node with this UID.
+// assign claims podCIDRs that are not claimed yet, and writes all to the Node. The API server accepts podCIDRs once for
+// each Node, and only for the Node with this UID.
 func (n *nodeIPAM) assign(ctx context.Context, g nodecidr.Assignment) error {
 	var texts []string
 	for _, p := range g.PodCIDRs {
@@ -383,7 +383,7 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 		n.ours[node.UID] = true
 		switch {
 		case byHand(who):
-			n.log.Info("a podCIDR was set manually: it is taken, and others are assigned as before", "node", node.Name,
+			n.log.Info("a podCIDR was set manually: it counts as in use, and assignment continues", "node", node.Name,
 				"podCIDRs", node.Spec.PodCIDRs)
 		case who != "":
 			n.other, n.seen = who, true
@@ -394,8 +394,8 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 	}
 }
 
-// byHand reports whether a component that wrote podCIDRs is kubectl, by the names that its commands give themselves:
-// somebody sets one Node's, and no other Node will get any from there.
+// byHand reports whether a component that wrote podCIDRs is kubectl, by the names that its commands give themselves: a
+// manual change concerns one Node, and no other Node will get podCIDRs that way.
 func byHand(manager string) bool {
 	return manager == "kubectl" || strings.HasPrefix(manager, "kubectl-")
 }

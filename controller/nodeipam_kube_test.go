@@ -281,8 +281,8 @@ func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
 	c.has("third", "")
 }
 
-// The podCIDR of a deleted Node is no other's as long as a Pod there may have an address of it, and for the grace
-// period: its machine may run for long.
+// The podCIDR of a deleted Node is not assigned again as long as a Pod there may have an address of it, and for the
+// grace period: its machine may keep running.
 func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -592,7 +592,7 @@ func TestKubeLeaderIsSucceeded(t *testing.T) {
 	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 1")
 }
 
-// A leader that loses the Lease says no more how the cluster is: it would not know for long.
+// A leader that loses the Lease no longer serves the cluster's metrics: they would soon be outdated.
 func TestKubeLostLease(t *testing.T) {
 	c := newCluster(t)
 	c.lease = 2 * time.Second
@@ -626,7 +626,7 @@ func served(t *testing.T, url string) string {
 	return string(text)
 }
 
-// A podCIDR that somebody sets is taken. It is no sign of another allocator.
+// A podCIDR that is set manually counts as in use. It is no sign of another allocator.
 func TestKubePodCIDRByHand(t *testing.T) {
 	c := newCluster(t)
 	url, stop := c.stoppable(ipam("10.73.0.0/16"))

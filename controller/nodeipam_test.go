@@ -36,8 +36,8 @@ func TestRecentAssignmentIsKnown(t *testing.T) {
 	}
 }
 
-// Whoever was seen to assign podCIDRs stays the reason to assign none until the controller is restarted, also for one
-// that loses and regains the lease.
+// An allocator that was seen to assign podCIDRs stays the reason to assign none until the controller is restarted, even
+// if that loses and regains the lease.
 func TestOtherAllocatorIsRemembered(t *testing.T) {
 	n := &nodeIPAM{}
 	n.begin()
@@ -51,7 +51,8 @@ func TestOtherAllocatorIsRemembered(t *testing.T) {
 	}
 }
 
-// A full range is told to each Node that waits once, whatever the numbers in it become, and to so many in a pass.
+// A full range is reported once on each waiting Node, however its numbers change, and on a limited number of Nodes per
+// pass.
 func TestEventsOfAFullRange(t *testing.T) {
 	const waiting = 3*eventsInPass + 1
 	events := record.NewFakeRecorder(10 * waiting)

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// This file has the status of ranges.
+// Status of ranges.
 
 // writeRange updates the object of a range if it differs.
 func (n *nodeIPAM) writeRange(ctx context.Context, u nodecidr.Usage) error {
@@ -65,7 +65,7 @@ func (n *nodeIPAM) makeRange(ctx context.Context, name string, spec api.PodCIDRR
 	return err
 }
 
-// removeRanges deletes the objects of ranges that the config does not have any more.
+// removeRanges deletes the objects of ranges that the config no longer has.
 func (n *nodeIPAM) removeRanges(ctx context.Context) {
 	for _, r := range listOf[api.PodCIDRRange](n.ranges) {
 		if slices.ContainsFunc(n.cfg.ClusterCIDRs, func(c netip.Prefix) bool { return nodecidr.Name(c) == r.Name }) {
@@ -79,8 +79,8 @@ func (n *nodeIPAM) removeRanges(ctx context.Context) {
 	}
 }
 
-// forgetRanges deletes the objects of ranges that an earlier NodeIPAM has left: they claim that podCIDRs are cut from
-// them.
+// forgetRanges deletes the objects of ranges that a former NodeIPAM has left: they state that podCIDRs are assigned
+// from them.
 func forgetRanges(ctx context.Context, o Options) {
 	for {
 		err := o.Client.Resource(api.RangeResource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})

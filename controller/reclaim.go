@@ -30,7 +30,7 @@ type reclaimer struct {
 	world  *world
 	news   <-chan struct{}
 	events record.EventRecorder
-	// clock is the time since the process started, whatever is done to the machine's clock.
+	// clock is the time since the process started, independent of changes to the machine's clock.
 	clock   func() time.Duration
 	metrics *reclaimMetrics
 	every   api.ControllerIntervals
@@ -78,7 +78,7 @@ func (r *reclaimer) run(ctx context.Context) {
 	}
 }
 
-// begin drops what was known as an earlier leader.
+// begin drops what was known in an earlier term as leader.
 func (r *reclaimer) begin() {
 	r.lost, r.reported = map[string]*lostNode{}, map[string]time.Duration{}
 	r.metrics.set(nil)
@@ -131,8 +131,8 @@ const (
 	keptChanged = "changed" // the allocation was changed concurrently
 )
 
-// look checks one node in the API server, and reclaims what is lost at the second check, at most so many. It returns
-// how many it reclaimed.
+// look checks one node in the API server, and at the second check reclaims what is lost, at most the given number. It
+// returns how many it reclaimed.
 func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Suspect, most int) (freed int) {
 	n := r.lost[name]
 	n.asked, n.kept = max(r.clock(), 1), map[string]int{}

@@ -133,7 +133,7 @@ type stepper struct {
 	now    time.Duration
 	sweep  *poolStatus
 	count  int // of Events
-	// killAt: the process is killed after so many more requests; 0 for never.
+	// killAt: the process is killed after that many more requests; 0 for never.
 	killAt int
 }
 

@@ -80,7 +80,7 @@ func (f *refusing) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
-// Each write of the controller fails in every way before it succeeds: in the end all is as without errors.
+// Each write of the controller fails in every way before it succeeds: in the end everything is as without errors.
 func TestKubeEachWriteFails(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// This file releases claims of Nodes that are gone, or have other podCIDRs.
+// Release of claims of Nodes that are gone, or have other podCIDRs.
 
 // staleInPass is how many Nodes are looked at in a pass for their stale claims, each with at most two reads: thousands
 // may have been deleted at once, and their claims wait for their pods.
@@ -36,7 +36,7 @@ func (n *nodeIPAM) releaseStale(ctx context.Context, claims []nodecidr.Claim) {
 	}
 }
 
-// release removes those of a Node's claims whose podCIDRs it has no more: it has others, or is gone and its pods, too.
+// release removes those of a Node's claims whose podCIDRs it no longer has: it has others, or it and its pods are gone.
 func (n *nodeIPAM) release(ctx context.Context, uid string, claims []nodecidr.Claim) error {
 	var podCIDRs []netip.Prefix
 	for _, c := range claims {

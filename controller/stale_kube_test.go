@@ -55,8 +55,8 @@ func (c *cluster) steps(cfg api.NodeIPAM, grace time.Duration) *steps {
 	return s
 }
 
-// Claims of Nodes that are gone are asked about in turn, so many Nodes in a pass, and none again before a third of the
-// grace period: of Pods and Node once, however many podCIDRs it had.
+// Claims of Nodes that are gone are checked in turn, a limited number of Nodes per pass, and none again before a third
+// of the grace period: with one read each of Pods and Node, however many podCIDRs it had.
 func TestKubeStaleClaimsInTurn(t *testing.T) {
 	const gone = staleInPass + 5
 	c := newCluster(t)

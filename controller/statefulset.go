@@ -179,7 +179,7 @@ func (s *statefulSets) serve(ctx context.Context, n ordinals.Needs, have []api.I
 // reserveTries is how often other addresses are chosen when agents were faster. Then the rest waits for a later pass.
 const reserveTries = 10
 
-// reserve creates missing reservations, by the API server's current state, and returns those it could not.
+// reserve creates missing reservations, by the API server's current state, and returns those that it could not create.
 func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []pool.Pool) (
 	rest []ordinals.Slot, err error) {
 	have, err := s.store.List(ctx, allocation.Filter{UID: string(n.Set.UID)})
@@ -245,7 +245,7 @@ const (
 	reasonNotReserved = "AddressAllocationFailed"
 )
 
-// warnAgain is when the same is reported about a set again.
+// warnAgain is how often the same is reported about a set.
 const warnAgain = 5 * time.Minute
 
 // warn writes a Warning on the set, rate limited.

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// withdraw looks for an uninstallation of which only the beginning is left, for as long as ctx lasts.
+// withdraw looks for an interrupted uninstallation, at intervals until ctx ends.
 func withdraw(ctx context.Context, o Options) {
 	log := o.Log.WithName("withdraw")
 	for again := true; again; again = pause(ctx, o.Intervals.Withdraw, nil) {

@@ -100,7 +100,7 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 		})
 }
 
-// nodeFeed is feed for Nodes, whose heartbeats are most of what a large cluster has to say: they are read as protobuf,
+// nodeFeed is feed for Nodes, whose heartbeats are most of a large cluster's watch traffic: they are read as protobuf,
 // and not as JSON.
 func nodeFeed(w *world, client kubernetes.Interface, of func(*corev1.Node) *corev1.Node) (
 	cache.Store, cache.Controller) {
@@ -142,7 +142,7 @@ func inform[T any](w *world, objects cache.ListerWatcher, object runtime.Object,
 }
 
 // same reports whether two versions of an object are equivalent: each Node has a heartbeat every five minutes, and a
-// pass over all objects for each is most of what a large cluster would cost.
+// pass over all objects for each would be most of a large cluster's load.
 func same[T any](old, now any) bool {
 	before, ok := old.(*T)
 	after, is := now.(*T)

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/controller/poolstatus"
 )
 
-// The addresses of a Node are those of its status that are addresses; its names are none.
+// The addresses of a Node are the IP addresses in its status, without its names.
 func TestAddressesOfANode(t *testing.T) {
 	n := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "node-1"},

@@ -37,25 +37,25 @@ func captureCommand(conn *connection, node *localNode) *cobra.Command {
 		Use:   "capture [NAMESPACE/]POD [--to [NAMESPACE/]POD|ADDRESS[,ADDRESS]] -w FILE",
 		Short: "Captures a pod's packets on the nodes of their path, in one pcapng file",
 		Long: `capture records the packets of a pod, or with --to those between it and another pod or an address, in one
-pcapng file with named interfaces, for Wireshark: of each pod's node the host end of the pod's interface, the
-gateway, the kernel's device of the tunnel (Open vSwitch's userspace datapath has none), the transport interface,
-and the NIC if that is another one. It only reads: nothing on the nodes is changed.
+pcapng file with named interfaces, for Wireshark. On each pod's node it captures from the host end of the pod's
+interface, the gateway, the kernel's tunnel device (Open vSwitch's userspace datapath has none), the transport
+interface, and the NIC if that is a different one. It only reads: nothing on the nodes is changed.
 
-What is captured, which the file says for each interface:
-  at the pods           all that the pod sends and receives; with --to what is between the two ends
-  elsewhere             packets with an address of the pod; with --to with one of both ends
-  transport interface   the same, also inside of tunnel packets. Not: packets to the outside, which have the node's
-                        address there (the gateway shows them before), and later fragments of tunnel packets
-With --to it takes ARP, neighbour discovery and ICMP errors of either end as well. A pod that connects to a Service
-sends to its ClusterIP: without --to that is seen, with --to it is not. Packets that Open vSwitch drops are seen
-where they enter, and nowhere else; "policy trace" and "trace" say in which table.
+What is captured, as the file states for each interface:
+  at the pods           all that the pod sends and receives; with --to only what passes between the two ends
+  elsewhere             packets with an address of the pod; with --to packets between addresses of the two ends
+  transport interface   the same, also inside tunnel packets. Not: packets to the outside, which have the node's
+                        address there (capture them at the gateway), and later fragments of tunnel packets
+With --to it also captures ARP, neighbour discovery and ICMP errors of either end. A pod that connects to a Service
+sends to its ClusterIP: without --to that is captured, with --to it is not. Packets that Open vSwitch drops are
+captured where they enter it, and nowhere else; "policy trace" and "trace" show in which table it drops them.
 
-It ends after --duration, at --packets or --size, or with Ctrl-C, and the file is whole in each case. Packets of
-two nodes are in the order of the nodes' clocks.
+It ends after --duration, at --packets or --size, or with Ctrl-C, and the file is complete in each case. Packets of
+two nodes are ordered by the nodes' clocks.
 
-On the nodes it runs fairleadctl in the agent's pods, as "kubectl exec" does, with your rights: it needs get of pods,
-and list of pods and create of pods/exec in kube-system. --on-node names another way. With --node-local it is this node
-alone, without the Kubernetes API; it needs root, and another pod of --to to be here: give addresses of others.
+On the nodes it runs fairleadctl in the agents' pods, as "kubectl exec" does, with your rights: it needs get on pods,
+and in kube-system list on pods and create on pods/exec. --on-node names another method. --node-local captures on this
+node only, without the Kubernetes API; it needs root, and a pod in --to must be on this node: otherwise give addresses.
 Exit codes: 0, or 1 if anything was not captured that should have been.`,
 		Example: `  fairleadctl capture shop/web-0 --to shop/db-0 -w web-db.pcapng
   fairleadctl capture shop/web-0 --to shop/db-0 -w - | wireshark -k -i -
@@ -78,14 +78,14 @@ func (f *captureFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVarP(&f.file, "write", "w", "", "the file; - is standard output")
 	flags.StringVar(&f.to, "to", "", "the other end: a pod, or one address of each family")
-	flags.DurationVar(&f.limits.Duration, "duration", 30*time.Second, "end after that, at most "+capture.MaxDuration.String())
-	flags.IntVar(&f.limits.Packets, "packets", 100_000, "end with so many packets")
-	flags.StringVar(&f.size, "size", "100Mi", "end when the packets have so many bytes")
-	flags.IntVar(&f.limits.SnapLen, "snaplen", packets.MaxSnapLen, "keep so many bytes of a packet")
-	flags.StringVar(&f.onNode, "on-node", "", "command that runs fairleadctl on {node}, instead of the agents' pods")
+	flags.DurationVar(&f.limits.Duration, "duration", 30*time.Second, "end after this time, at most "+capture.MaxDuration.String())
+	flags.IntVar(&f.limits.Packets, "packets", 100_000, "end after this many packets")
+	flags.StringVar(&f.size, "size", "100Mi", "end when the packets take this many bytes")
+	flags.IntVar(&f.limits.SnapLen, "snaplen", packets.MaxSnapLen, "keep this many bytes of each packet")
+	flags.StringVar(&f.onNode, "on-node", "", "command that runs fairleadctl on {node}, instead of in the agents' pods")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not report progress")
 	flags.BoolVar(&f.untilInputEnds, "until-input-ends", false, "end with standard input as well")
-	_ = flags.MarkHidden("until-input-ends") // for the part on another node; it exists
+	_ = flags.MarkHidden("until-input-ends") // for the capture on another node; the flag exists, so no error
 	f.out.add(c)
 	f.node.addOnly(c)
 }
@@ -100,7 +100,7 @@ func (f *captureFlags) check() error {
 	case err != nil:
 		return cli.Usage(fmt.Errorf("--size %q: want bytes, such as 100Mi", f.size))
 	case f.node.only && f.onNode != "":
-		return cli.Usage(errors.New("--node-local runs nothing on other nodes: --on-node has no meaning"))
+		return cli.Usage(errors.New("--node-local runs nothing on other nodes: --on-node has no effect"))
 	}
 	if err := f.limits.Check(f.untilInputEnds); err != nil {
 		return cli.Usage(err)
@@ -114,7 +114,7 @@ func (f *captureFlags) run(c *cobra.Command, pod string) error {
 		return cli.Usage(err)
 	}
 	if f.file == "-" && isTerminal(c.OutOrStdout()) {
-		return cli.Usage(errors.New("-w - writes packets to standard output, and that is a terminal: pipe it into wireshark -k -i -"))
+		return cli.Usage(errors.New("-w - writes packets to standard output, which is a terminal: pipe it into wireshark -k -i -"))
 	}
 	sources, problems, err := f.open(c, ends)
 	if err != nil {
@@ -150,7 +150,7 @@ func (f *captureFlags) run(c *cobra.Command, pod string) error {
 	return err
 }
 
-// open begins to capture. Problems are what is left out.
+// open starts capturing. Problems are what is left out.
 func (f *captureFlags) open(c *cobra.Command, ends capture.Ends) (
 	sources []capture.Source, problems []string, err error) {
 	ctx, cancel := f.conn.within(c)
@@ -187,13 +187,13 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (summa
 	defer stop(nil)
 	if f.untilInputEnds {
 		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // what ends it does not matter
+			_, _ = io.Copy(io.Discard, os.Stdin) // end of file or an error: both end it
 			stop(capture.ErrInputEnded)
 		}()
 	}
 	to := c.OutOrStdout()
 	if f.file != "-" {
-		// Packets are not for everyone. A FIFO that nobody reads is refused, instead of waiting for a reader.
+		// Only the user may read the packets. A FIFO without a reader is an error: opening it does not wait for one.
 		file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, err
@@ -209,7 +209,7 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (summa
 	}
 	summary, err = capture.Record(ctx, to, sources, how)
 	if !f.quiet && isTerminal(c.ErrOrStderr()) {
-		fmt.Fprintln(c.ErrOrStderr()) // behind the line of progress
+		fmt.Fprintln(c.ErrOrStderr()) // after the progress line
 	}
 	if summary != nil && f.file != "-" {
 		summary.File = f.file

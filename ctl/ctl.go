@@ -1,5 +1,5 @@
-// Package ctl has the commands of fairleadctl, with which users examine a cluster. This file has the root command,
-// flags.go what commands share, and each other file a command.
+// Package ctl implements the commands of fairleadctl, with which users examine a cluster. This file has the root
+// command, flags.go what the commands share, and each other file one command.
 package ctl
 
 import (
@@ -18,7 +18,7 @@ const (
 	exitFailing = 4
 )
 
-// CalledAs is the command that users type: "kubectl fairlead" if it is kubectl's plugin
+// CalledAs is the command that users type: "kubectl fairlead" if this is kubectl's plugin
 // (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 func CalledAs(argv0 string) string {
 	if plugin, ok := strings.CutPrefix(filepath.Base(argv0), "kubectl-"); ok {
@@ -37,7 +37,7 @@ func Command(name, version string) *cobra.Command {
 		Short:       "Examines a cluster that runs Fairlead",
 		Long: `fairleadctl examines a cluster that runs Fairlead, and the node that it runs on. It reads
 the Kubernetes API with your kubeconfig, from anywhere. On a node it also queries the
-agent and Open vSwitch, which needs root. These commands change something:
+agent and Open vSwitch, which needs root. These commands make changes:
 "ipam release", "ipam import-antrea", "uplink restore" and "uninstall".
 
 Exit codes: 0 no findings, 1 a check could not run, 2 invalid arguments, 3 warnings: all

@@ -86,7 +86,7 @@ func TestMistakes(t *testing.T) {
 		{"capture a -w f --snaplen 10", cli.ExitUsage, "want 64 to"},
 		{"capture a -w f --to 10.0.0.1,10.0.0.2", cli.ExitUsage, "one address of each family"},
 		{"capture a -w f --to b,10.0.0.2", cli.ExitUsage, "want a pod, or one address"},
-		{"capture a -w f --node-local --on-node ssh", cli.ExitUsage, "--on-node has no meaning"},
+		{"capture a -w f --node-local --on-node ssh", cli.ExitUsage, "--on-node has no effect"},
 		{"capture a -w /no/such/dir/f --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 		{"ipam show --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 	} {

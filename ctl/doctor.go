@@ -31,13 +31,13 @@ node. Each finding has its cause, the evidence, and a remedy. Nothing is changed
 Checks that could not run are listed, with the reason.
 
 The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted, invalid
-or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
-does not enforce, and which do nothing; on a node also whether Open vSwitch does as they
-say), services (endpoints on nodes that do not exist; on a node also ClusterIPs that are
-not translated, kube-proxy where it is needed, and room in conntrack), versions (Kubernetes
+or filling IPPools), leaks (orphaned and duplicate addresses), policies (those that Fairlead
+does not enforce, and those without effect; on a node also whether Open vSwitch enforces
+them), services (endpoints on nodes that do not exist; on a node also ClusterIPs that are
+not translated, kube-proxy where it is needed, and space in conntrack), versions (Kubernetes
 and container runtimes that are too old), reach (which nodes' pods do not reach each other,
-as agents with reachability: probe have found: they are asked by commands in their Pods,
-as "fairleadctl reach" does; with --node-local this node's alone).
+as found by agents with reachability: probe: they are queried by commands in their Pods,
+as "fairleadctl reach" does; with --node-local only this node's agent).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
@@ -62,24 +62,24 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	return c
 }
 
-// checkCommands are those for one check each.
+// checkCommands are the subcommands, one for each check.
 func checkCommands(conn *connection, node *localNode) (subs []*cobra.Command) {
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
-		checks.CheckPolicies: "Checks which policies are not enforced, or do nothing", checks.CheckAgent: "Checks the agent of this node",
+		checks.CheckPolicies: "Checks for policies that are not enforced or have no effect", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckServices: "Checks endpoints of Services, and what this node needs for them",
 		checks.CheckVersions: "Checks for Kubernetes and container runtimes that are too old",
 		checks.CheckOVS:      "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
 		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes",
-		checks.CheckReach:    "Shows which nodes' pods do not reach each other, as agents found by probing",
+		checks.CheckReach:    "Shows which nodes' pods do not reach each other, as found by the agents' probes",
 		checks.CheckVLANs:    "Checks whether bridged pods reach the gateways of their VLANs"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,
 			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []string{check}) }}
 		one.out.add(sub)
-		if check == checks.CheckReach { // which alone can be about both
+		if check == checks.CheckReach { // the only check of both the cluster and a node
 			node.addOnly(sub)
 		}
 		subs = append(subs, sub)
@@ -135,10 +135,10 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	return o, nil
 }
 
-// sides asks agents what they know, and says what it did not get to know.
+// sides queries agents, and returns what they report and what stays unknown.
 type sides = func(context.Context) ([]reach.Side, []string, error)
 
-// reaches asks all agents; nil: this node's alone is asked.
+// reaches queries all agents; nil: only this node's is queried.
 func (d *examination) reaches(client *kube.Client, chosen []string) sides {
 	var err error
 	if client == nil && !d.node.only && slices.Contains(chosen, checks.CheckReach) {
@@ -173,9 +173,9 @@ func podCIDRCommand(conn *connection) *cobra.Command {
 		Use:   "pod-cidr",
 		Short: "Checks the podCIDRs of all nodes",
 		Long: `doctor pod-cidr lists every node with its podCIDR, and each problem with cause, evidence
-and remedy: a node without podCIDR because the cluster CIDR is exhausted or no allocator
-runs, duplicate podCIDRs, podCIDRs that overlap Services or nodes or with which
-kube-controller-manager would not start, and pods outside of their node's podCIDR.
+and remedy: a node without a podCIDR because the cluster CIDR is exhausted or no allocator
+runs, duplicate podCIDRs, podCIDRs that overlap Services or nodes or that would keep
+kube-controller-manager from starting, and pods outside of their node's podCIDR.
 
 A remedy is printed only if, computed with the existing podCIDRs, it serves all waiting
 nodes and overlaps nothing. Read the commands before you run them. Nothing is changed.

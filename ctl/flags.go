@@ -93,7 +93,7 @@ type connection struct {
 
 func (f *connection) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
-		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else as the agent connects)")
+		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the agent's connection)")
 	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
 	c.PersistentFlags().StringVar(&f.server, "server", "", "host, host:port or URL of the API server; overrides the kubeconfig's")
 	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "timeout of the whole command")
@@ -145,7 +145,7 @@ func (f *connection) client() (*kube.Client, error) {
 }
 
 // asAgent connects as the agent of this node does, by its config: with the pod's ServiceAccount or with a kubeconfig,
-// and to kubeAPIServerOverride. Without kube-proxy the address that kubelet gives to pods leads nowhere.
+// and to kubeAPIServerOverride. Without kube-proxy the API server's address that kubelet gives to pods does not work.
 func (f *connection) asAgent() (*kube.Client, error) {
 	cfg, err := f.node.load()
 	if err != nil {
@@ -194,7 +194,7 @@ func (n *localNode) load() (api.AgentConfig, error) {
 	return cfg, nil
 }
 
-// here returns the agent's config if this is a node, and else why there is none.
+// here returns the agent's config; notHere says why this machine does not count as a node.
 func (n *localNode) here() (cfg api.AgentConfig, notHere string, err error) {
 	if cfg, err = n.load(); err != nil {
 		return cfg, "", err

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What one policy is about is read from the API server until it does something to a pod.
+// What one policy applies to is read from the API server until the policy affects a pod.
 func TestKubePolicyThatIsIdle(t *testing.T) {
 	c := newFixture(t)
 	doc := filepath.Join(t.TempDir(), "policies.yaml")

@@ -33,13 +33,13 @@ func importAntreaCommand(conn *connection) *cobra.Command {
 		Short: "Imports the allocations recorded in Antrea's pools",
 		Long: `import-antrea reads status.ipAddresses of the IPPools, which Antrea has written, and
 creates an IPAllocation for each entry that it can verify: the Pod exists and has the
-address, or the StatefulSet exists for whose pod it is reserved. Fairlead then allocates
-these addresses to no other pod. Entries that cannot be verified are skipped, with the
-reason; Antrea's data is not changed.
+address, or it is reserved for a pod of a StatefulSet that exists. Fairlead then does not
+allocate these addresses to other pods. Entries that cannot be verified are skipped, with
+the reason; Antrea's data is not changed.
 
 It prints what it would do and asks for confirmation, unless --yes is given. It may be
-interrupted and run again at any time: existing allocations stay. Run it when Antrea
-allocates no more addresses, and before Fairlead's agents start.
+interrupted and run again at any time: existing allocations stay. Run it once Antrea no
+longer allocates addresses, and before Fairlead's agents start.
 See docs/migrate-from-antrea.md.
 
 Exit codes: 0 all entries are imported, 3 some are skipped.`,
@@ -94,7 +94,7 @@ func (i *importAntrea) confirm(c *cobra.Command, results []antrea.Result) error 
 	return confirm(c, "use --dry-run to see what would be done, --yes to do it", "Import these?", "nothing was imported")
 }
 
-// progressEvery is after how many addresses progress is printed.
+// progressEvery is the number of addresses after which progress is printed.
 const progressEvery = 500
 
 // doAll imports all new allocations. --timeout bounds each of them.

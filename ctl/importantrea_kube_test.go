@@ -55,7 +55,7 @@ func (c *fixture) outcomes(args ...string) (out map[string]string, code int) {
 	return out, code
 }
 
-// Antrea's records become allocations if that is proved to be safe; others are skipped; a second run changes nothing.
+// Antrea's records become allocations if they can be verified; others are skipped; a second run changes nothing.
 func TestKubeImportAntrea(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -97,13 +97,13 @@ func TestKubeImportAntrea(t *testing.T) {
 
 	want := map[string]string{
 		"new-form 10.2.0.10": "new", "new-form 10.2.0.14": "new", "old-form 10.3.0.5": "new", "old-form 10.3.0.6": "new",
-		"new-form 10.2.0.11": "refused: the Pod does not exist any more",
+		"new-form 10.2.0.11": "refused: the Pod no longer exists",
 		"new-form 10.2.0.12": "refused: the Pod has finished",
 		"new-form 10.2.0.13": "refused: the Pod has 10.2.0.19 instead",
-		"new-form 10.2.0.15": "refused: the Pod's annotation k8s.v1.cni.cncf.io/network-status does not say that its interface net2 has it, but none",
+		"new-form 10.2.0.15": "refused: the Pod's annotation k8s.v1.cni.cncf.io/network-status does not list it for interface net2, but none",
 		"new-form nonsense":  `refused: "nonsense" is not an IP address`,
 		"new-form 10.2.0.16": "refused: the entry has no owner",
-		"old-form 10.3.0.7":  "refused: the StatefulSet has no pod of ordinal 2: it was scaled to 2",
+		"old-form 10.3.0.7":  "refused: the StatefulSet has no pod with ordinal 2: it was scaled to 2",
 		"old-form 10.3.0.8":  "refused: its Pod default/db-0 has 10.3.0.5",
 	}
 	compare := func(got map[string]string) {
@@ -207,7 +207,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 			continue
 		}
 		c.must(results[i].Import(t.Context(), c.client))
-		if results[i].Outcome != antrea.Refused || results[i].Why != "the Pod was deleted meanwhile" {
+		if results[i].Outcome != antrea.Refused || results[i].Why != "the Pod was deleted in the meantime" {
 			t.Errorf("%+v", results[i])
 		}
 	}
@@ -246,7 +246,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
 			c.until(func() string { // the API server needs a moment to update
 				got, _ := c.outcomes("--dry-run")
-				if got["p 10.2.0.11"] != "refused: the Pod does not exist any more" {
+				if got["p 10.2.0.11"] != "refused: the Pod no longer exists" {
 					return fmt.Sprint(got)
 				}
 				return ""

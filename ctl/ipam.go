@@ -58,8 +58,8 @@ func showCommand(conn *connection) *cobra.Command {
 		Long: `show lists the IPPools and their usage. With --all, or with any filter, it also lists
 the allocations.
 
-USED and TOTAL are counted by fairlead-controller, the phases are current: Allocated (a
-pod has it), Reserved (for a pod that does not run now), Cooling (released a moment ago),
+USED and TOTAL are counted by fairlead-controller; the phases are current: Allocated (a
+pod has it), Reserved (for a pod that is not running), Cooling (just released),
 Conflict (used by a host outside of the cluster).`,
 		Example: `  fairleadctl ipam show
   fairleadctl ipam show --pool vlan10 --all
@@ -86,8 +86,8 @@ Conflict (used by a host outside of the cluster).`,
 	out.add(c)
 	c.Flags().StringVar(&f.pool, "pool", "", "only this IPPool")
 	c.Flags().StringVar(&f.node, "node", "", "only addresses of pods on this node")
-	c.Flags().StringVar(&f.namespace, "namespace", "", "only addresses of pods of this namespace")
-	c.Flags().StringVar(&f.pod, "pod", "", "only addresses of this pod, NAMESPACE/NAME or NAME (of the namespace default)")
+	c.Flags().StringVar(&f.namespace, "namespace", "", "only addresses of pods in this namespace")
+	c.Flags().StringVar(&f.pod, "pod", "", "only addresses of this pod, NAMESPACE/NAME or NAME (in the namespace default)")
 	c.Flags().StringVar(&f.address, "address", "", "only this address")
 	c.Flags().BoolVar(&f.all, "all", false, "list all allocations")
 	return c
@@ -193,14 +193,14 @@ func checkCommand(conn *connection) *cobra.Command {
 		Use:   "check",
 		Short: "Checks for orphaned, duplicate and unallocated addresses",
 		Long: `check compares the allocations with the Pods and Nodes of the cluster. It finds
-allocations whose pod is gone, and says why they are not released yet; addresses that
-two running pods have; pods with an address of a pool but no allocation; and addresses
-for which an agent found a host outside of the cluster when it was about to allocate
-them. It sends nothing to the underlay itself: a host that uses an address of a pool
+allocations whose pod is gone, with the reason why they are not released yet; addresses
+that two running pods have; pods with an address of a pool but no allocation; and
+addresses for which an agent, when about to allocate them, found a host outside of the
+cluster. It sends nothing to the underlay itself: a host that uses a pool's address
 which no agent has probed is not found. It checks twice, two seconds apart, and reports
 what both checks found. It is the same as "doctor leaks".
 
-Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may come to.`,
+Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share or may come to share an address.`,
 		Example: `  fairleadctl ipam check
   fairleadctl ipam check -o json | jq -r '.findings[] | select(.kind == "leak") | .about[]'`,
 		Args: cli.FlagsOnly,
@@ -294,7 +294,7 @@ func (r *release) run(c *cobra.Command, args []string) error {
 	defer cancel()
 	e, err := cluster.EvidenceOf(ctx, client, name)
 	if errors.Is(err, allocation.ErrNotFound) {
-		return fmt.Errorf("%s is not allocated: there is no IPAllocation of that name", name)
+		return fmt.Errorf("%s is not allocated: there is no IPAllocation with that name", name)
 	}
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Each fault of an address, on a real API server: it is found, by its kind, and healthy ones are not.
+// Each fault of an address, on a real API server, is found with its kind; healthy addresses have no finding.
 func TestKubeIPAMCheck(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -70,7 +70,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 	}
 }
 
-// Addresses of living owners are not released, and nothing else than what was shown.
+// Addresses of living owners are not released, nor is anything but what was shown.
 func TestKubeIPAMRelease(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -104,7 +104,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 		{"10.2.0.10 --yes", cli.ExitError, "its pod is running", api.PhaseAllocated},
 		{"10.2.0.10 --yes --force", cli.ExitUsage, "requires --reason", api.PhaseAllocated},
 		{"10.2.0.11", cli.ExitUsage, "no terminal to ask for confirmation", api.PhaseAllocated},
-		{"10.2.0.11 --yes", 0, "does not exist any more", api.PhaseCooling},
+		{"10.2.0.11 --yes", 0, "no longer exists", api.PhaseCooling},
 		{"10.2.0.12 --yes", cli.ExitError, "its pod may be running", api.PhaseAllocated},
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
 		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answers for it", ""},

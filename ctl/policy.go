@@ -21,9 +21,9 @@ import (
 )
 
 func policyCommand(conn *connection, node *localNode) *cobra.Command {
-	return parent("policy", "Explains what policies allow", `policy says what NetworkPolicies and ClusterNetworkPolicies
-allow and why, by the same rules that agents with networkPolicies: enforce make flows of. It reads the
-Kubernetes API; trace also asks Open vSwitch on this node.`, policyExplainCommand(conn), policyShowCommand(conn),
+	return parent("policy", "Explains what policies allow", `policy explains what NetworkPolicies and ClusterNetworkPolicies
+allow and why, by the same rules from which agents with networkPolicies: enforce make flows. It reads the
+Kubernetes API; trace also queries Open vSwitch on this node.`, policyExplainCommand(conn), policyShowCommand(conn),
 		policyTraceCommand(conn, node))
 }
 
@@ -32,12 +32,12 @@ func policyExplainCommand(conn *connection) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain FROM TO[:PORT[/PROTOCOL]]",
 		Short: "Explains whether policies allow a connection",
-		Long: `explain says whether policies allow a new connection, which of them isolate the pods at its
+		Long: `explain shows whether policies allow a new connection, which of them isolate the pods at its
 ends, which rule allows or denies it, and, if none does, which come close. Each end is a pod
 ([NAMESPACE/]POD) or an address (IPv6 in brackets); the protocol is TCP, UDP or SCTP. For a
-Service name one of its endpoints: policies see these, not ClusterIPs.
+Service, name one of its endpoints: policies see these, not ClusterIPs.
 
-It says what policies mean. What Open vSwitch does is for "fairleadctl policy trace".`,
+It shows what the policies mean; "fairleadctl policy trace" shows what Open vSwitch does.`,
 		Example: `  fairleadctl policy explain shop/web-0 shop/db-0:5432
   fairleadctl policy explain 192.0.2.7 shop/web-0:53/UDP`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -68,7 +68,7 @@ It says what policies mean. What Open vSwitch does is for "fairleadctl policy tr
 	return c
 }
 
-// asked is the connection that is asked about: each end is a pod or an address.
+// asked is the connection in question: each end is a pod or an address.
 type asked struct {
 	from, to connectionEnd
 	protocol policy.Protocol
@@ -99,7 +99,7 @@ func parseAsked(from, to string) (a asked, err error) {
 		a.protocol = policy.UDP
 	}
 	if protocol != "" {
-		return a, fmt.Errorf("%q behind the protocol", protocol)
+		return a, fmt.Errorf("%q after the protocol", protocol)
 	}
 	a.from = parseEnd(from)
 	if bare, aerr := netip.ParseAddr(strings.Trim(to, "[]")); aerr == nil {
@@ -109,12 +109,12 @@ func parseAsked(from, to string) (a asked, err error) {
 	name, port, withPort := cutLast(to, ":")
 	a.to = parseEnd(name)
 	if !withPort {
-		a.protocol = 0 // any that has no ports
+		a.protocol = 0 // any protocol without ports
 		return a, nil
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return a, fmt.Errorf("%q is no port from 1 to 65535: name it by its number", port)
+		return a, fmt.Errorf("%q is not a port number from 1 to 65535", port)
 	}
 	a.port = uint16(n)
 	return a, nil
@@ -138,13 +138,13 @@ func parseEnd(text string) connectionEnd {
 	return connectionEnd{pod: policy.PodKey{Namespace: namespace, Name: name}}
 }
 
-// question is what the cluster has about a connection.
+// question is a connection, and the cluster's state that decides about it.
 type question struct {
 	asked
 	*verdict.Cluster
 }
 
-// read asks the cluster about the connection.
+// read reads the cluster's state.
 func (a asked) read(ctx context.Context, client *kube.Client) (question, error) {
 	c, err := verdict.Read(ctx, client, a.isEnd)
 	return question{a, c}, err
@@ -200,7 +200,7 @@ func (q question) answer() (answered, error) {
 		}
 	}
 	if pairs == 0 {
-		return a, fmt.Errorf("%s and %s have no addresses of one family", q.from, q.to)
+		return a, fmt.Errorf("%s and %s have no addresses of the same family", q.from, q.to)
 	}
 	return a, nil
 }
@@ -212,9 +212,9 @@ func (q question) addrs(e connectionEnd) ([]netip.Addr, error) {
 	p, found := q.Pods[e.pod]
 	switch {
 	case !found:
-		return nil, fmt.Errorf("there is no Pod %s that runs", e.pod)
+		return nil, fmt.Errorf("there is no running Pod %s", e.pod)
 	case p.HostNetwork:
-		return nil, fmt.Errorf("Pod %s has its node's addresses, and no policy selects it: ask about its address", e.pod)
+		return nil, fmt.Errorf("Pod %s has its node's addresses, and no policy selects it: give its address instead", e.pod)
 	case len(p.Addrs) == 0:
 		return nil, fmt.Errorf("Pod %s has no address yet", e.pod)
 	}
@@ -232,7 +232,7 @@ func (q question) judge(a *answered, d policy.Direction, end connectionEnd, peer
 		return
 	}
 	a.Allowed = a.Allowed && v.Verdict == policy.Accept
-	for _, why := range q.why(d, end, peer, v) { // mostly the same of both families
+	for _, why := range q.why(d, end, peer, v) { // mostly the same for both families
 		if !slices.Contains(a.Why, why) {
 			a.Why = append(a.Why, why)
 		}

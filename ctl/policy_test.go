@@ -40,7 +40,7 @@ func TestParseAsked(t *testing.T) {
 	}
 }
 
-// What allows and denies is named, and what comes close.
+// The rules that allow and deny are named, and those that come close.
 func TestExplainPolicies(t *testing.T) {
 	doc := `{"metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}},
 		"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": 5432}]}]}}`
@@ -62,7 +62,7 @@ func TestExplainPolicies(t *testing.T) {
 		"shop/other shop/db:5432": {false, "ingress[0] of NetworkPolicy shop/db accepts this port, but not the peer 10.0.0.3"},
 		"192.0.2.1 shop/db:1/UDP": {false, "ingress of shop/db: isolated by NetworkPolicy shop/db, and no rule accepts it"},
 		"shop/db shop/web:80": {true,
-			"ingress of shop/web: no policy isolates the pod, and no rule takes the connection: accepted"},
+			"ingress of shop/web: no policy isolates the pod, and no rule matches the connection: accepted"},
 	} {
 		from, to, _ := strings.Cut(text, " ")
 		parsed, err := parseAsked(from, to)
@@ -81,7 +81,7 @@ func TestExplainPolicies(t *testing.T) {
 	}
 }
 
-// What is in force on a pod is listed by direction, with each rule's peers and ports.
+// The policies that apply to a pod are listed by direction, with each rule's peers and ports.
 func TestShowPolicies(t *testing.T) {
 	doc := `{"metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
 		{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": 5432}, {"port": 53, "protocol": "UDP"}]},

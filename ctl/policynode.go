@@ -21,9 +21,9 @@ func policyShowCommand(conn *connection) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "show [NAMESPACE/]POD",
-		Short: "Lists the policies in force on a pod, with their rules",
+		Short: "Lists the policies that apply to a pod, with their rules",
 		Long: `show lists, by direction, which policies isolate a pod and which rules apply to it, in the order
-in which they are tried. Of rules with named ports it shows those with the numbers that pods have.`,
+in which they are evaluated. Rules with named ports are shown with the numbers that pods have.`,
 		Example: `  fairleadctl policy show shop/db-0`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -91,7 +91,7 @@ func (q question) show() (podPolicies, error) {
 	return s, nil
 }
 
-// inForceText says what a rule takes.
+// inForceText is a rule as text: its verdict, peers and ports.
 func inForceText(r compile.RuleInForce) string {
 	peers, ports := "any peer", "any port"
 	if len(r.Peers) > 0 {
@@ -120,7 +120,7 @@ func (s podPolicies) write(p *report.Printer) {
 		case len(d.Rules) > 0:
 			p.Text(d.Direction+": ", "isolated by no NetworkPolicy: what no rule denies is accepted")
 		default:
-			p.Text(d.Direction+": ", "no policy applies: all is accepted")
+			p.Text(d.Direction+": ", "no policy applies: everything is accepted")
 		}
 		for _, r := range d.Rules {
 			p.Text("  - ", r)
@@ -135,11 +135,11 @@ func policyTraceCommand(conn *connection, node *localNode) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "trace FROM TO[:PORT[/PROTOCOL]]",
-		Short: "Asks Open vSwitch on this node what it does with a connection, and compares it with the policies",
-		Long: `trace has Open vSwitch on this node simulate the first packet of a connection (ofproto/trace), and says
+		Short: "Shows what Open vSwitch on this node does with a connection, and compares it with the policies",
+		Long: `trace has Open vSwitch on this node simulate the first packet of a connection (ofproto/trace), and shows
 which tables it passes, whether policies deny it there, and what "policy explain" says. A difference between
-the two is an error of Fairlead, and the exit code is 3. At least one end must be a pod of this node; what is
-judged on another node is for the same command there. Nothing is sent. It needs root.`,
+the two is a bug in Fairlead, and the exit code is 3. At least one end must be a pod on this node; for what
+is evaluated on another node, run the same command there. Nothing is sent. It needs root.`,
 		Example: `  sudo fairleadctl policy trace shop/web-0 shop/db-0:5432
   sudo fairleadctl policy trace 192.0.2.7 shop/web-0:53/UDP`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -231,11 +231,11 @@ func (t tracedPolicies) write(p *report.Printer) {
 		if a.DeniedIn != "" {
 			p.Text("Open vSwitch: ", "policies deny it, in table "+a.DeniedIn)
 		} else {
-			p.Text("Open vSwitch: ", "policies let it go on, as far as it is on this node")
+			p.Text("Open vSwitch: ", "policies allow it, as far as this node evaluates them")
 		}
 		if a.Differs != "" {
-			p.Text("differs: ", a.Differs+". This is an error of Fairlead, unless the agent does not run, or policies, labels or "+
-				"pods have changed just now: run it again, and report it")
+			p.Text("differs: ", a.Differs+". This is a bug in Fairlead, unless the agent does not run, or policies, labels or "+
+				"pods have just changed: run it again, and report it")
 		}
 	}
 }

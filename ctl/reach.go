@@ -21,33 +21,33 @@ func reachCommand(conn *connection, node *localNode) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "reach NODE NODE | reach --node-local [NODE]",
-		Short: "Says whether pods of two nodes reach each other, in which direction, and why not",
-		Long: `reach asks the agents of two nodes what they know of the way between their pods, joins what
-both know, and says for each direction and family whether packets pass, since when they do
-not, which node or what between drops them, and what to do. Agents probe each other with
-reachability: probe in their config (docs/reachability.md). In clusters of more than ten nodes
-most pairs are not probed all the time: both agents are asked to probe each other now, which
-takes up to 25 s.
+		Short: "Shows whether pods of two nodes reach each other, in which direction, and why not",
+		Long: `reach queries the agents of two nodes about the path between their pods, combines both
+answers, and reports for each direction and family whether packets pass, since when they do
+not, what drops them (a node, or something between the two), and what to do. Agents probe each
+other with reachability: probe in their config (docs/reachability.md). In clusters of more than
+ten nodes most pairs are not probed all the time: both agents are then requested to probe each
+other now, which takes up to 25 s.
 
-Agents answer on their own node only: the command is run in their Pods, as kubectl exec does
-it, so your kubeconfig needs that right in kube-system (get and create on pods/exec). On a node,
-as root, that node's agent is asked directly.
+Agents answer on their own node only: the command is run in their Pods, as kubectl exec does,
+so your kubeconfig needs the rights for that in kube-system (get and create on pods/exec). On a
+node, as root, that node's agent is queried directly.
 
---node-local shows what the agent of this node knows, of all nodes or of one, and needs root.
+--node-local shows what this node's agent reports, about all nodes or about one, and needs root.
 
-The exit code is 0 if packets pass both ways, 4 if they do not or not all, 3 if they pass
-and an agent does not run, 1 if it is not known.`,
+The exit code is 0 if packets pass both ways, 4 if some or all do not, 3 if they pass but an
+agent does not run, 1 if this is unknown.`,
 		Example: `  fairleadctl reach node1 node2
   fairleadctl reach node1 node2 -o json | jq '.ways[] | {from, to, family, state}'
   sudo fairleadctl reach --node-local`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case node.only && len(args) > 1:
-				return cli.Usage(errors.New("--node-local is about this node: want one other node, or none"))
+				return cli.Usage(errors.New("--node-local examines this node: want one other node, or none"))
 			case !node.only && len(args) != 2:
 				return cli.Usage(errors.New("want two nodes: reach node1 node2"))
 			case !node.only && args[0] == args[1]:
-				return cli.Usage(fmt.Errorf("%s is named twice: want two nodes. Pods of one node do not leave it", args[0]))
+				return cli.Usage(fmt.Errorf("%s is named twice: want two nodes. Packets between pods of one node do not leave it", args[0]))
 			}
 			return nil
 		},
@@ -73,7 +73,7 @@ and an agent does not run, 1 if it is not known.`,
 	return c
 }
 
-// asker asks agents: on a node, as root, that one's directly.
+// asker queries agents: on a node, as root, that node's agent directly.
 func (f *connection) asker(client *kube.Client) agents.Asker {
 	k := agents.Asker{Client: client}
 	if cfg, notHere, err := f.node.here(); err == nil && notHere == "" && os.Geteuid() == 0 {
@@ -82,7 +82,7 @@ func (f *connection) asker(client *kube.Client) agents.Asker {
 	return k
 }
 
-// reachHere shows what the agent of this node knows.
+// reachHere shows what this node's agent reports.
 func reachHere(ctx context.Context, c *cobra.Command, node *localNode, args []string, out output) error {
 	if os.Geteuid() != 0 {
 		return errors.New("--node-local needs root: sudo")
@@ -95,7 +95,7 @@ func reachHere(ctx context.Context, c *cobra.Command, node *localNode, args []st
 	return cmp.Or(out.write(c.OutOrStdout(), a, a.Write), a.Failure())
 }
 
-// exitOfPair is the exit code. What is not known is no finding: the question has no answer.
+// exitOfPair is the exit code. A path whose state is unknown is not a finding: the question has no answer.
 func exitOfPair(p agents.Pair) error {
 	unknown := slices.IndexFunc(p.Ways, func(w reach.Way) bool { return w.Is == reach.Unknown })
 	switch {

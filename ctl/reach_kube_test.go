@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/kubelet/exec"
 )
 
-// kubelets runs commands in the Pods of agents: run does, by the Pod's name.
+// kubelets runs commands in agents' Pods, with run, which gets the Pod's name.
 func (c *fixture) kubelets(run func(pod string, command []string) (out, errs string, err error)) int32 {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +130,7 @@ func knows(node string, paths ...string) string {
 	return string(out)
 }
 
-// From outside the nodes: both agents are asked by commands in their Pods, and what is wrong with asking is said.
+// From outside the nodes both agents are queried by commands in their Pods, and errors in that are reported.
 func TestKubeReach(t *testing.T) {
 	c := newFixture(t)
 	said := map[string]string{}
@@ -167,8 +167,8 @@ func TestKubeReach(t *testing.T) {
 	fails := [2]string{knows("a", "b works fails broken not-found"), knows("b", "a fails unknown broken firewall")}
 	for _, order := range [][]string{ab, ba} {
 		says(exitFailing, fails[0], fails[1], order, "a b IPv4 do not pass", "b a IPv4 pass", "pods-firewall",
-			"no IPv4 packet comes from pods on a to pods on b: node b drops the tunnel's packets on the way in, rule 5 of chain input",
-			"sudo fairleadctl doctor firewall # on node b", "evidence: node b: no packet of node a comes")
+			"no IPv4 packets pass from pods on a to pods on b: node b drops the tunnel's packets on the way in, rule 5 of chain input",
+			"sudo fairleadctl doctor firewall # on node b", "evidence: node b: no packets from node a arrive")
 	}
 	out, code := c.run("reach", "a", "b", "-o", "json")
 	var r struct {
@@ -185,21 +185,21 @@ func TestKubeReach(t *testing.T) {
 	says(cli.ExitError, knows("a", "b fails unknown unknown"), "error: unknown command \"reach\"", ab, "its agent is of an earlier version")
 	says(cli.ExitError, knows("a", "b unknown unknown away agent-away"), `{"error":"the agent does not answer at 127.0.0.1:10350"}`, ab,
 		"the agent of node b does not answer")
-	says(cli.ExitError, `{"node":"a","reach":{"asked":9},"refused":"the agent probes 4 nodes by request already"}`, knows("b"), ab,
-		"node a does not probe: the agent probes 4 nodes by request already")
+	says(cli.ExitError, `{"node":"a","reach":{"asked":9},"refused":"the agent already probes 4 nodes on request"}`, knows("b"), ab,
+		"node a does not probe: the agent already probes 4 nodes on request")
 	says(cli.ExitError, well[0], well[1], []string{"a", "none"}, "there is no Node none: kubectl get nodes")
 	says(cli.ExitUsage, well[0], well[1], []string{"a", "a"}, "a is named twice")
 	says(cli.ExitUsage, well[0], well[1], []string{"a"}, "want two nodes")
 	c.must(c.client.Kubernetes.CoreV1().Pods("kube-system").Delete(t.Context(), "agent-b", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	says(0, well[0], "", ab, "a b IPv4 pass", "b a IPv4 pass")
 	c.letIn(c.reader())
-	says(cli.ExitError, well[0], well[1], []string{"a", "bare"}, "that of node a could not be asked",
+	says(cli.ExitError, well[0], well[1], []string{"a", "bare"}, "the agent of node a could not be queried",
 		"are not allowed with these credentials", "get and create on pods/exec")
 	c.letIn("unknown")
 	says(cli.ExitError, well[0], well[1], ab, "still valid?")
 }
 
-// status and doctor ask all agents where they probe: a fault that several of them see is one.
+// status and doctor query all agents if they probe: a fault that several of them see is one finding.
 func TestKubeReachOfAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -245,8 +245,8 @@ func TestKubeReachOfAll(t *testing.T) {
 		t.Errorf("doctor finds %v, exit code %d, want %v", kinds, code, want)
 	}
 	out, code = flat("doctor", "reach")
-	for _, part := range []string{"reach 2 findings", "Problem 1: reach: pods-firewall no IPv4 packet comes from pods on a to pods on b: node b drops",
-		"The same: from c to b in IPv4", "evidence: node b: no packet of node a comes", "sudo fairleadctl doctor firewall # on node b",
+	for _, part := range []string{"reach 2 findings", "Problem 1: reach: pods-firewall no IPv4 packets pass from pods on a to pods on b: node b drops",
+		"The same: from c to b in IPv4", "evidence: node b: no packets from node a arrive", "sudo fairleadctl doctor firewall # on node b",
 		"other nodes are not probed from d", "unknown: which nodes' pods are reached from bare"} {
 		if code != exitFailing || !strings.Contains(out, part) {
 			t.Errorf("exit code %d, and %q is not in %s", code, part, out)

@@ -19,9 +19,9 @@ func serviceCommand(conn *connection, node *localNode) *cobra.Command {
 		Short: "Shows where this node sends connections to a Service",
 		Long: `service shows for each ClusterIP and port of a Service which endpoints it has, which of them
 are in force in this node's Open vSwitch, and why the others are not: not ready, meant for other
-nodes, or not known there. It reads the Kubernetes API and the flows, and needs root.
+nodes, or missing there. It reads the Kubernetes API and the flows, and needs root.
 
-Open vSwitch translates ClusterIPs with services: ovs. With services: host kube-proxy does, and
+Open vSwitch translates ClusterIPs with services: ovs. With services: host, kube-proxy does, and
 only what the Kubernetes API has is shown.`,
 		Example: `  sudo fairleadctl service shop/db
   sudo fairleadctl service kubernetes -o json`,

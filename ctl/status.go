@@ -33,10 +33,10 @@ func statusCommand(conn *connection, node *localNode) *cobra.Command {
 the leader among the fairlead-controllers, and Fairlead's Warning Events of the last hour.
 On a node, as root, it also shows the state of the agent and of Open vSwitch.
 
-Where agents probe each other (reachability: probe), REACHES says of how many of the nodes
-that a node probes the pods are reached, and of which not. The agents are asked for that, by
-commands in their Pods, as "fairleadctl reach" does; above 100 nodes only those that an Event
-says are not reached.
+Where agents probe each other (reachability: probe), REACHES shows how many of the nodes that
+a node probes have pods that are reached, and which do not. The agents are queried for that, by
+commands in their Pods, as "fairleadctl reach" does; above 100 nodes, only those on nodes that
+an Event reports as not reached.
 
 It does not judge; doctor does. The exit code is 0, or 1 if the Nodes could not be read
 or, with --node-local, the agent does not answer.`,

@@ -55,7 +55,7 @@ func TestKubeStatus(t *testing.T) {
 	}
 }
 
-// All checks at once; those that were not made are listed.
+// All checks at once; those that did not run are listed.
 func TestKubeDoctorAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)

@@ -20,8 +20,8 @@ or to another pod. Nothing is sent: ovs-vswitchd simulates the packet (ofproto/t
 It needs root.
 
 With a port, by its number or by its name in the Service, it is the first packet of a
-connection: trace says which endpoints the Service has on this node, which of them was chosen,
-or why there is none. Instead of the Service a ClusterIP may be named, without the Kubernetes API.
+connection: trace shows which endpoints the Service has on this node, which of them was chosen,
+or why there is none. A ClusterIP in place of the Service needs no Kubernetes API.
 
 The path has a part on the sender's node and one on the receiver's: run the same command
 on both. The Kubernetes API is only needed for pods of other nodes.`,

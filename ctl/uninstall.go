@@ -70,6 +70,6 @@ func (u *uninstall) run(c *cobra.Command) error {
 		return err
 	}
 	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
-		p.Line("%d nodes are restored. Now delete the remaining objects, but not the CRDs, with which all pools and addresses would be deleted: docs/install.md#uninstall", len(nodes))
+		p.Line("%d nodes are restored. Now delete the remaining objects, but not the CRDs, because that would delete all pools and addresses: docs/install.md#uninstall", len(nodes))
 	})
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// uninstalling is a cluster without kubelets: a test takes the part of the nodes, and creates and ends their pods. That
-// nodes are restored is tested in test/e2e.
+// uninstalling is a cluster without kubelets: a test plays the part of the nodes, and creates and ends their pods.
+// test/e2e tests that nodes are restored.
 type uninstalling struct {
 	*fixture
 	sets typedappsv1.DaemonSetInterface
@@ -97,11 +97,11 @@ func (u *uninstalling) has(name string) bool {
 	return err == nil
 }
 
-// started is how an uninstallation ends that has started the pods which restore nodes, where there are none yet.
+// started is how an uninstallation ends that has started the pods that restore nodes, if none has appeared yet.
 const started = "0 of 0 nodes are not restored"
 
-// stops runs the command, with that limit, until it ends with such an error. A machine that stands still may get less
-// far within the limit; the command may be run again at any time.
+// stops runs the command, with that limit, until it ends with such an error. A stalled machine may get less far within
+// the limit; the command may be run again at any time.
 func (u *uninstalling) stops(limit, why string) (out string) {
 	u.t.Helper()
 	u.until(func() string {
@@ -198,8 +198,8 @@ func TestKubeUninstall(t *testing.T) {
 	}
 }
 
-// An uninstallation has ended undone, and somebody has installed Fairlead again. What the pods of then have done is not
-// what the next one asks.
+// An uninstallation has not completed, and Fairlead was installed again. What the old pods have done does not count for
+// the next uninstallation.
 func TestKubeUninstallOfThen(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
@@ -213,7 +213,7 @@ func TestKubeUninstallOfThen(t *testing.T) {
 	}
 	u.install()
 
-	// The agents are not touched as long as pods of then are there.
+	// The agents are not touched as long as old pods exist.
 	if u.stops("3s", "to terminate (u-1, u-2)"); !u.has("fairlead-agent") {
 		t.Error("pods of then run, and the agents are deleted")
 	}
@@ -232,8 +232,8 @@ func TestKubeUninstallOfThen(t *testing.T) {
 	u.end("u-2")
 }
 
-// Going back takes an uninstallation back: the controller may delete it, and only one that has begun and has agents
-// beside it.
+// Installing Fairlead again withdraws an uninstallation: the controller may delete it, but only one that has begun and
+// has agents beside it.
 func TestKubeUninstallWithdrawn(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
@@ -284,7 +284,7 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 	})
 }
 
-// Who may not read what the wait for the nodes reads is told before the agents are deleted.
+// A user who may not read what the wait for the nodes reads gets an error before the agents are deleted.
 func TestKubeUninstallWithoutRights(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
@@ -314,8 +314,8 @@ func TestKubeUninstallWithoutRights(t *testing.T) {
 	}
 }
 
-// The commands of docs/install.md that delete the pools end, though no controller is there any more that would let them
-// go.
+// The commands of docs/install.md that delete the pools end, although there is no longer a controller to remove their
+// finalizers.
 func TestKubeUninstallPools(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(func() {

@@ -20,7 +20,7 @@ import (
 
 func uplinkCommand(conn *connection, node *localNode) *cobra.Command {
 	return parent("uplink", "Shows, checks and restores this node's NIC", `uplink shows and restores the NIC of this node that bridged pods use. It needs root and
-does the same as "fairlead-agent uplink"; "preflight --all-nodes" is about all nodes. See
+does the same as "fairlead-agent uplink"; "preflight --all-nodes" covers all nodes. See
 docs/uplink.md.`,
 		uplinkStatusCommand(node), preflightCommand(conn, node), restoreCommand(node))
 }
@@ -71,16 +71,16 @@ func preflightCommand(conn *connection, node *localNode) *cobra.Command {
 	var everywhere bool
 	c := onNode("preflight", "Shows what attaching the NIC would do, or why it is not possible",
 		`preflight checks whether the NIC can be attached safely, and changes nothing. The NIC is that
-of --nic, else the one that transportInterface of the config file names, else the one that is
-attached, else the one that the agent, which has to run, has found: by a pattern in
+of --nic, else the one that transportInterface in the config file names, else the one that is
+attached, else the one that the agent, which must be running, has found: by a pattern in
 transportInterface, by transportInterfaceCIDRs or by the Node's address.
 
-With --all-nodes it runs from anywhere and without root, and asks every node about its NIC, by
-this command in the Pods of the agents, as kubectl exec does it. So your kubeconfig needs that
-right in kube-system (get and create on pods/exec). Nodes on which no agent may run are left out.
+With --all-nodes it runs from anywhere and without root, and checks the NIC of every node by
+running this command in the agents' Pods, as kubectl exec does. Your kubeconfig needs the rights
+for that in kube-system (get and create on pods/exec). Nodes on which no agent may run are left out.
 
-Exit code 4: it cannot, or not on all nodes. 3: not all is known; what is known is fine.
-1: with --all-nodes, no agent has answered.`, `  sudo fairleadctl uplink preflight --nic eth0
+Exit code 4: the NIC cannot be attached, or not on all nodes. 3: something is unknown, and what
+is known is fine. 1: with --all-nodes, no agent has answered.`, `  sudo fairleadctl uplink preflight --nic eth0
   fairleadctl uplink preflight --all-nodes
   fairleadctl uplink preflight --all-nodes --nic 'en*'`,
 		func(ctx context.Context, c *cobra.Command, out *output) error {
@@ -111,12 +111,12 @@ Exit code 4: it cannot, or not on all nodes. 3: not all is known; what is known 
 			return cmp.Or(out.write(c.OutOrStdout(), all, all.Write), all.Unanswered(), exitOfSeverity(all.Severity()))
 		})
 	}
-	c.Flags().StringVar(&nic, "nic", "", "the NIC, or a pattern that fits no other interface: 'en*', 'eth[01]'")
-	c.Flags().BoolVar(&everywhere, "all-nodes", false, "ask every node, from anywhere")
+	c.Flags().StringVar(&nic, "nic", "", "the NIC, or a pattern that matches no other interface: 'en*', 'eth[01]'")
+	c.Flags().BoolVar(&everywhere, "all-nodes", false, "check every node, from anywhere")
 	return c
 }
 
-// exitOfSeverity is the exit code of findings, the worst of which is so bad.
+// exitOfSeverity is the exit code for findings whose worst has that severity.
 func exitOfSeverity(worst report.Severity) error {
 	switch worst {
 	case report.Failing:
@@ -129,8 +129,8 @@ func exitOfSeverity(worst report.Severity) error {
 
 func restoreCommand(node *localNode) *cobra.Command {
 	return onNode("restore", "Detaches the NIC and restores its previous state",
-		`restore detaches the NIC from Open vSwitch and restores everything that the journal has on
-record. It needs no config, no API, no agent and no running Open vSwitch. It may be
+		`restore detaches the NIC from Open vSwitch and restores everything that the journal has
+recorded. It needs no config, no API, no agent and no running Open vSwitch. It may be
 repeated. Bridged pods have no network until the agent is restarted.`, "  sudo fairleadctl uplink restore",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
 			if _, _, err := nodecmd.Restore(ctx, node.journal, klog.Background()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// From outside the nodes: every agent is asked by a command in its Pod, about the NIC that fits the pattern.
+// From outside the nodes every agent is queried by a command in its Pod, about the NIC that matches the pattern.
 func TestKubePreflightOfAll(t *testing.T) {
 	c := newFixture(t)
 	said := map[string]string{}
@@ -56,7 +56,7 @@ func TestKubePreflightOfAll(t *testing.T) {
 	says(cli.ExitUsage, well, well, []string{"--nic=eth["}, "want a name, or a pattern")
 	c.node("bare", corev1.ConditionTrue)
 	c.node("away", corev1.ConditionUnknown)
-	says(exitWarning, well, well, nil, "away - - not asked", "bare could not be asked: it has no Pod of fairlead-agent. If the agent runs there otherwise: "+
+	says(exitWarning, well, well, nil, "away - - not asked", "bare could not be asked: it has no Pod of fairlead-agent. If the agent runs there without a Pod: "+
 		"sudo fairleadctl uplink preflight, on that node")
 	out, _ := c.run("uplink", "preflight", "--all-nodes", "-o", "json")
 	var r struct {

@@ -42,11 +42,11 @@ type Client struct {
 	Metadata metadata.Interface
 	// Dynamic reads and writes IPPools and IPAllocations.
 	Dynamic dynamic.Interface
-	// Config is how it connects, for streams, which need connections of their own.
+	// Config is its configuration, for streams, which need connections of their own.
 	Config *rest.Config
 	// Server is the API server's URL, for messages.
 	Server string
-	// Requests counts those of all the above by HTTP method, watches and those that fail as well.
+	// Requests counts the requests of all the above by HTTP method, including watches and failed ones.
 	Requests *prometheus.CounterVec
 }
 
@@ -112,17 +112,17 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 		Requests: requests}, nil
 }
 
-// newRequests shows each method from the start.
+// newRequests returns a counter that has each method from the start.
 func newRequests() *prometheus.CounterVec {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
-		Help: "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too."}, []string{"method"})
+		Help: "Requests to the Kubernetes API by HTTP method; GET includes lists and watches."}, []string{"method"})
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		requests.WithLabelValues(m)
 	}
 	return requests
 }
 
-// counting counts what goes through a connection.
+// counting counts the requests through a connection.
 type counting struct {
 	http.RoundTripper
 	requests *prometheus.CounterVec
@@ -134,7 +134,7 @@ func (c counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(req)
 }
 
-// restConfig says how to reach the API server; userAgent is for its log.
+// restConfig returns how to reach the API server; userAgent is for its log.
 func restConfig(override string, c api.ClientConnection, userAgent string) (*rest.Config, error) {
 	config, err := connectionOf(c.Kubeconfig, WithScheme(override))
 	if err != nil {

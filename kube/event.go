@@ -21,7 +21,7 @@ type Warning struct {
 	About corev1.ObjectReference
 	// Reason is one word in CamelCase, Message a sentence or two.
 	Reason, Message string
-	// Once leaves an existing Event as it is: for what every agent reports. Without it the Event's time and message are
+	// Once leaves an existing Event as it is: for what every agent reports. Otherwise the Event's time and message are
 	// updated.
 	Once bool
 }
@@ -46,7 +46,7 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	e := w.event(node, metav1.Now())
 	events := c.Kubernetes.CoreV1().Events(e.Namespace)
 	var err error
-	if !w.Once { // it is there more often than not: others see the same fault, and this one did before
+	if !w.Once { // it usually exists: others see the same fault, and this agent did before
 		renewed, jerr := json.Marshal(map[string]any{"lastTimestamp": e.LastTimestamp, "message": e.Message})
 		if jerr != nil {
 			return jerr

@@ -100,7 +100,7 @@ func TestKubeAgentChangesNoNodeNorPod(t *testing.T) {
 		return r.Status.Allowed
 	}
 	if !may(authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}) {
-		t.Fatal("the account may not list Nodes: the test is worth nothing")
+		t.Fatal("the account may not list Nodes: the test is meaningless")
 	}
 	for _, resource := range []string{"nodes", "nodes/status", "nodes/proxy", "pods", "pods/status", "pods/eviction", "pods/exec", "secrets"} {
 		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection", "*"} {

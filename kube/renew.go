@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// renewing is a connection that is replaced, with the current kubeconfig, when client and server do not accept each
-// other's credentials any more. client-go reloads files that a kubeconfig names within minutes, but not the token or
-// certificate in the kubeconfig itself.
+// renewing is a connection that is replaced, with the current kubeconfig, when client and server no longer accept each
+// other's credentials. client-go reloads files that a kubeconfig names within minutes, but not the token or certificate
+// in the kubeconfig itself.
 type renewing struct {
 	connect func() (http.RoundTripper, error)
 

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 )
 
-// Action is one thing that a flow does to a packet. Actions are values that can be compared with ==; String returns
-// them as ovs-ofctl(8) prints them. The switch's are read by the table actionTypes.
+// Action is one action of a flow. Actions are values comparable with ==; String returns them as ovs-ofctl(8) prints
+// them. The table actionTypes decodes the switch's.
 type Action interface {
 	String() string
 	ofnet() ofAction // nil for one that is not sent as an action
@@ -20,44 +20,43 @@ type Action interface {
 // Goto continues in another table, with a higher number. It is the last action of a flow.
 type Goto uint8
 
-// Output sends the packet out of an OpenFlow port. Sending it back to the port
-// that it came from does nothing; OutputInPort does that.
+// Output sends the packet out of an OpenFlow port. Output to the ingress port does nothing; use OutputInPort.
 type Output uint32
 
-// OutputInPort is OFPP_IN_PORT, and OutputController OFPP_CONTROLLER: the packet's headers go to who listens.
+// OutputInPort is OFPP_IN_PORT, and OutputController OFPP_CONTROLLER: the packet's headers go to connected listeners.
 const OutputInPort, OutputController Output = 0xfffffff8, 0xfffffffd
 
-// reserved are the ports that ovs-ofctl has words for.
+// reserved are the ports that ovs-ofctl prints by name.
 var reserved = map[Output]string{OutputInPort: "IN_PORT", OutputController: "CONTROLLER:128"}
 
-// DecTTL decrements TTL or hop limit; a packet that has no more than 1 is dropped.
+// DecTTL decrements TTL or hop limit; a packet with at most 1 is dropped.
 type DecTTL struct{}
 
-// PopVLAN removes the outer VLAN tag, PushVLAN adds one with this TPID, whose ID SetVLAN then sets.
+// PopVLAN removes the outer VLAN tag, PushVLAN adds one with this TPID; SetVLAN then sets its ID.
 type (
 	PopVLAN  struct{}
 	PushVLAN uint16
 )
 
-// Resubmit looks the packet up in a table once more, changed as it is.
+// Resubmit looks the packet, as modified, up in a table again.
 type Resubmit uint8
 
-// CheckLarger adds TooLarge to reg1, the segment, if a frame has more bytes, its Ethernet header among them.
+// CheckLarger adds TooLarge to reg1, the segment, if a frame has more bytes, including its Ethernet header.
 type CheckLarger uint16
 
 // ToGroup hands the packet to one of a group's buckets.
 type ToGroup uint32
 
-// Conntrack sends the packet through conntrack; NAT says what becomes of its addresses.
+// Conntrack sends the packet through conntrack; NAT says how its addresses are translated.
 type (
 	Conntrack nx.Conntrack
 	NAT       = nx.NAT
 )
 
-// Learn adds a flow that has packets from one address to one address and port have their endpoint in reg4.
+// Learn adds a flow that sets reg4 to the endpoint for packets from one address to one address and port.
 type Learn nx.Learn
 
-// The NAT of a connection that has an entry, or of a new one; and a Conntrack that does not look the packet up again.
+// The NAT of an existing connection or of a new one; and a Conntrack without a further table lookup.
 const (
 	NATApply = nx.NATApply
 	NATSrc   = nx.NATSrc
@@ -77,46 +76,46 @@ type SetField struct {
 	value value
 }
 
-// MoveField copies one field of a packet to another, of the same width.
+// MoveField copies one field of a packet to another of the same width.
 type MoveField struct{ from, to *field }
 
-// unknownAction stands for an action, in a dump, that no flow of ours has.
+// unknownAction stands for an action in a dump that no flow of Fairlead's has.
 type unknownAction string
 
-// setField writes the field of that name in ovs-fields(7).
+// setField writes the field of that name (ovs-fields(7)).
 func setField(name string, v value) SetField { return SetField{mustField(name), v} }
 
-// SetSource fills in reg0.
+// SetSource sets reg0.
 func SetSource(s Source) SetField { return setField("reg0", numberValue(uint32(s))) }
 
-// SetSegment fills in reg1.
+// SetSegment sets reg1.
 func SetSegment(s Segment) SetField { return setField("reg1", numberValue(uint32(s))) }
 
-// SetStage fills in reg2.
+// SetStage sets reg2.
 func SetStage(s Stage) SetField { return setField("reg2", numberValue(uint32(s)-1)) }
 
-// SetZone fills in reg3: the zone that a Service's destination is translated in, or that a pod's connections are in.
+// SetZone sets reg3: the zone in which a Service's destination is translated, or of a pod's connections.
 func SetZone(zone uint16) SetField { return setField("reg3", numberValue(uint32(zone))) }
 
-// RegisterZone is the number of the register that SetZone fills in.
+// RegisterZone is the number of the register that SetZone sets.
 const RegisterZone = 3
 
-// SetEndpoint fills in reg4: what a Learn looks for there.
+// SetEndpoint sets reg4: what a Learn matches there.
 func SetEndpoint(e uint32) SetField { return setField("reg4", numberValue(e)) }
 
-// SetJudged fills in reg9: the pod that a packet is judged for by policies.
+// SetJudged sets reg9: the pod for which policies judge a packet.
 func SetJudged(pod uint32) SetField { return setField("reg9", numberValue(pod)) }
 
-// SetClass fills in reg5: the class of the pod's peer.
+// SetClass sets reg5: the class of the pod's peer.
 func SetClass(c uint32) SetField { return setField("reg5", numberValue(c)) }
 
-// SetGroup fills in reg6: the pod's group.
+// SetGroup sets reg6: the pod's group.
 func SetGroup(g uint32) SetField { return setField("reg6", numberValue(g)) }
 
-// SetEgress fills in reg7.
+// SetEgress sets reg7.
 func SetEgress(j Judgement) SetField { return setField("reg7", numberValue(uint32(j)-1)) }
 
-// SetIngress fills in reg8.
+// SetIngress sets reg8.
 func SetIngress(j Judgement) SetField { return setField("reg8", numberValue(uint32(j)-1)) }
 
 // SetEthSrc writes the Ethernet source address.
@@ -125,7 +124,7 @@ func SetEthSrc(m api.MAC) SetField { return setField("eth_src", macValue(m)) }
 // SetEthDst writes the Ethernet destination address.
 func SetEthDst(m api.MAC) SetField { return setField("eth_dst", macValue(m)) }
 
-// SetTunDst says which peer's endpoint a packet for the tunnel port goes to.
+// SetTunDst sets the peer's endpoint for a packet to the tunnel port.
 func SetTunDst(a netip.Addr) SetField {
 	name := "tun_ipv6_dst"
 	if a.Is4() {
@@ -137,16 +136,16 @@ func SetTunDst(a netip.Addr) SetField {
 // SetARPOp writes ARP's operation.
 func SetARPOp(op uint16) SetField { return setField("arp_op", numberValue(uint32(op))) }
 
-// SetARPSha writes the Ethernet address of ARP\'s sender.
+// SetARPSha writes ARP's sender hardware address.
 func SetARPSha(m api.MAC) SetField { return setField("arp_sha", macValue(m)) }
 
-// SetARPSpa writes the IPv4 address of ARP\'s sender.
+// SetARPSpa writes ARP's sender IPv4 address.
 func SetARPSpa(a netip.Addr) SetField { return setField("arp_spa", addrValue(a)) }
 
 // SetVLAN sets the VLAN ID of a tagged frame.
 func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint32(VLANPresent|id))) }
 
-// Move copies a field to another, by their names in ovs-fields(7).
+// Move copies a field to another, by name (ovs-fields(7)).
 func Move(from, to string) MoveField { return MoveField{mustField(from), mustField(to)} }
 
 func (a Goto) String() string     { return "goto_table:" + strconv.Itoa(int(a)) }

@@ -12,19 +12,19 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// change is one thing to do to the flow table, or to a group.
+// change is one change to a flow or a group.
 type change struct {
 	delete, modify bool
 	flow           *Flow
 	// group is the group that is added, modified or deleted, in place of a flow.
 	group *nx.Group
-	// rawMatch is the ofp_match of a flow to delete, as the switch gave it, where flow cannot express it.
+	// rawMatch is the ofp_match of a flow to delete, as the switch listed it, if flow cannot express it.
 	rawMatch []byte
 }
 
-// encodeBundle makes of changes one ordered, atomic bundle: open, one message per change in their order, commit. The
+// encodeBundle encodes changes as one ordered, atomic bundle: open, one message per change in order, commit. The
 // messages' transaction IDs count up from first, which is also the bundle's ID. A message is valid until the next one
-// is asked for: there is never more than one. At a change that cannot be encoded the bundle is discarded.
+// is requested: there is never more than one. If a change cannot be encoded the bundle is discarded.
 func encodeBundle(first uint32, changes []change, failed *error) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		last, xid := uint16(nx.BundleCommit), first+1
@@ -47,8 +47,8 @@ func encodeBundle(first uint32, changes []change, failed *error) iter.Seq[[]byte
 	}
 }
 
-// encode appends one flow mod or group mod. A flow that is there already is replaced by adding it again, which is
-// atomic. Modify would leave the old cookie.
+// encode appends one flow mod or group mod. An existing flow is replaced by adding it again, which is atomic. Modify
+// would keep the old cookie.
 func (c *change) encode(b []byte, xid uint32) (_ []byte, err error) {
 	start, f := len(b), c.flow
 	switch {
@@ -56,7 +56,7 @@ func (c *change) encode(b []byte, xid uint32) (_ []byte, err error) {
 		return c.groupMod(b, xid), nil
 	case c.rawMatch != nil:
 		b = append(nx.FlowMod(b, xid, 0, f.Table, openflow15.FC_DELETE_STRICT, f.Priority), c.rawMatch...)
-	case c.delete: // its actions, which may be of another program, and its cookie are not looked at
+	case c.delete: // its actions, which may be another program's, and its cookie are ignored
 		b, err = f.Match.encode(nx.FlowMod(b, xid, 0, f.Table, openflow15.FC_DELETE_STRICT, f.Priority))
 	default:
 		cookie, _ := f.cookieIn(b[start:]) // has room, and is overwritten
@@ -99,7 +99,7 @@ func (f *Flow) encodeActions(b []byte) (_ []byte, err error) {
 	return append(nx.EndActions(b, start), next...), nil
 }
 
-// mustIdentify fills in what libOpenflow knows of fields.
+// mustIdentify fills in the ID and width from libOpenflow.
 func mustIdentify(fields []*field) []*field {
 	for _, f := range fields {
 		if f.ofnet != "" {
@@ -143,6 +143,6 @@ func (a MoveField) ofnet() ofAction {
 		nx.FieldID(a.to.id, a.to.width))
 }
 
-// Goto is an instruction, and what no flow of ours has is never sent.
+// Goto is an instruction, and an unknown action is never sent.
 func (Goto) ofnet() ofAction          { return nil }
 func (unknownAction) ofnet() ofAction { return nil }

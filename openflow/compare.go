@@ -8,13 +8,13 @@ import (
 
 // Differences are flows, in the syntax of "ovs-ofctl dump-flows".
 type Differences struct {
-	// Missing are wanted and not there; Foreign are there and not wanted.
+	// Missing are wanted but not on the switch; Foreign are on it but not wanted.
 	Missing, Foreign []string
 }
 
 // Compare lists the switch's flows and compares them with those in want, which are in the form of Flow.String. A flow
-// that an external change altered is missing, and foreign as it is now. Nil for want finds only foreign flows: those
-// that cannot be of package openflow.
+// altered by an external change is both missing and, as it is now, foreign. With a nil want it finds only foreign
+// flows: those that package openflow cannot have written.
 func (s *Switch) Compare(ctx context.Context, want []string) (Differences, error) {
 	list, err := s.list(ctx)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is missing, altered or foreign is told, and what is as it should be is not.
+// Missing, altered and foreign flows are reported, and flows as wanted are not.
 func TestCompare(t *testing.T) {
 	flow := func(priority uint16) Flow { return Flow{Table: 3, Priority: priority, Kind: KindPod} }
 	as := func(f Flow) listed { return listed{flow: f, cookie: f.Cookie()} }

@@ -131,7 +131,7 @@ func TestOldProtocol(t *testing.T) {
 		t.Errorf("got error %v, want one that names the protocols column", err)
 	}
 	if _, err := openflow.Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
-		t.Error("Dial of a bridge that is not there succeeded")
+		t.Error("Dial of a missing bridge succeeded")
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// This file reads what the switch says: frames, errors, and the list of flows. It works on the bytes, without
-// libOpenflow: that loses arp_sha on reading (v0.15.0), walks past the end of short messages, and cannot hand over
-// the match of a flow that it does not understand, which is needed to delete it. Numbers are from OpenFlow 1.5.1,
-// section 7, and OVS's nicira-ext.h.
+// This file decodes the switch's messages: frames, errors, and the list of flows. It works on the bytes, without
+// libOpenflow, which loses arp_sha when decoding (v0.15.0), reads past the end of short messages, and cannot return a
+// match that it does not understand, which is needed to delete the flow. Numbers are from OpenFlow 1.5.1, section 7,
+// and OVS's nicira-ext.h.
 
 // Types of messages.
 const (
@@ -31,7 +31,7 @@ const (
 	protoUDP          = 17
 	protoICMPv6       = 58
 	protoSCTP         = 132
-	fragNXMatch       = 3 // of Open vSwitch: first fragments have the fields of what they carry
+	fragNXMatch       = 3 // of Open vSwitch: first fragments have the fields of their payload
 )
 
 // isCommitReply reports whether m confirms the commit of a bundle.
@@ -44,9 +44,9 @@ func isCommitReply(m ofconn.Message) bool {
 type listed struct {
 	flow   Flow
 	cookie uint64
-	// limited: the flow has a timeout, flags or an importance. Ours never do.
+	// limited: the flow has a timeout, flags or an importance. Fairlead's never do.
 	limited bool
-	// unsupported: flow.Match is not all of the match, which rawMatch is then.
+	// unsupported: flow.Match does not express the whole match; rawMatch does.
 	unsupported bool
 	rawMatch    []byte
 }
@@ -62,12 +62,12 @@ func readFlow(f nx.ListedFlow) listed {
 	return l
 }
 
-// readMatch reads the fields of a match. unsupported tells that Match cannot express all of it.
+// readMatch reads the fields of a match. unsupported means that Match cannot express all of it.
 func readMatch(b []byte) (m Match, unsupported bool) {
 	list, known := make([]oxm, 0, 8), true
 	add := func(id uint32, v, mask []byte) {
 		if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
-			return // it takes any packet
+			return // it matches any packet
 		}
 		o, ok := oxmOf(id, v, mask)
 		if known = known && ok; ok {
@@ -108,7 +108,7 @@ func cutField(b []byte) (id uint32, v, mask, rest []byte, ok bool) {
 // fieldID reads class<<8 | field from the header of a field.
 func fieldID(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b))<<8 | uint32(b[2]>>1) }
 
-// oxmOf returns a field of the table.
+// oxmOf returns a field in the table fields.
 func oxmOf(id uint32, v, mask []byte) (oxm, bool) {
 	f := fieldWithID(id)
 	if f == nil || len(v) != f.width || len(mask) != f.width {
@@ -117,8 +117,8 @@ func oxmOf(id uint32, v, mask []byte) (oxm, bool) {
 	return oxm{f, bits{valueOf(v), valueOf(mask)}}, true
 }
 
-// readInstructions returns the actions of a flow. What no flow of ours has
-// becomes an unknownAction, so that the result equals no actions of ours.
+// readInstructions returns the actions of a flow. An action that no flow of Fairlead's has becomes an unknownAction, so
+// the result differs from all of Fairlead's.
 func readInstructions(b []byte) []Action {
 	return readEach(b, 8, func(kind uint16, body []byte) []Action {
 		switch kind {
@@ -142,7 +142,7 @@ func readAction(kind uint16, body []byte) []Action {
 	return []Action{unknownAction(fmt.Sprintf("action_%d(%x)", kind, body))}
 }
 
-// readEach reads a list of what starts with its type and length.
+// readEach reads a list of elements that start with type and length.
 func readEach(b []byte, least int, read func(kind uint16, body []byte) []Action) (out []Action) {
 	for len(b) > 0 {
 		first, rest, ok := nx.Cut(b, nx.U16(b, 2), least)
@@ -154,8 +154,8 @@ func readEach(b []byte, least int, read func(kind uint16, body []byte) []Action)
 	return out
 }
 
-// actionTypes are OpenFlow's numbers of actions, and how each is read from what
-// follows number and length; nil is one that no flow of ours has.
+// actionTypes maps OpenFlow's action types to the decoder of what follows type and length; nil: no flow of Fairlead's
+// has it.
 var actionTypes = []struct {
 	kind uint16
 	read func(body []byte) Action

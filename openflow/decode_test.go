@@ -57,7 +57,7 @@ func readList(m ofconn.Message) (out []listed, err error) {
 	return out, err
 }
 
-// flowListMessage is a real switch's list of flows, ours and others.
+// flowListMessage is a real switch's list of flows, Fairlead's and others.
 func flowListMessage(t *testing.T) []byte {
 	t.Helper()
 	o := flowtest.Node(t)

@@ -17,28 +17,28 @@ func (c Changes) and(d Changes) Changes {
 	return Changes{c.Added + d.Added, c.Modified + d.Modified, c.Deleted + d.Deleted}
 }
 
-// confirmed is what the switch is known to have.
+// confirmed is what the switch has confirmed to have.
 type confirmed struct {
 	flows map[Key]*have
-	// unsupported are flows whose match no flow of ours can have.
+	// unsupported are flows with a match that no flow of Fairlead's can have.
 	unsupported []listed
 	// diffs counts calls of diff.
 	diffs uint64
 }
 
-// have is one flow on the switch. There may be tens of thousands: none is held twice.
+// have is one flow on the switch. There may be tens of thousands: none is stored twice.
 type have struct {
 	flow *Flow
-	// cookie is the flow's, or 0 as long as it was not needed.
+	// cookie is the flow's, or 0 until it is needed.
 	cookie uint64
-	// altered tells that the flow differs from what it should be in something
-	// that Flow does not show: cookie, timeouts, flags.
+	// altered means that the flow differs from what is wanted in something that Flow does not show: cookie, timeouts,
+	// flags.
 	altered bool
-	// wanted is the call of diff that asked for the flow last.
+	// wanted is the last call of diff that wanted the flow.
 	wanted uint64
 }
 
-// newConfirmed takes stock of a list of the switch's flows. Of before it takes what is the same: as a rule, all.
+// newConfirmed stores a list of the switch's flows. It reuses what is unchanged from before: usually everything.
 func newConfirmed(list []listed, before confirmed) confirmed {
 	c := confirmed{flows: make(map[Key]*have, len(list))}
 	for i := range list {
@@ -52,7 +52,7 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 		if old := before.flows[k]; old != nil && old.flow.does(&l.flow) {
 			h.flow, h.cookie = old.flow, old.cookie
 		} else {
-			flow := l.flow // not all of the list
+			flow := l.flow // a copy, so the list is not kept
 			h.flow = &flow
 		}
 		if h.cookie == 0 {
@@ -64,11 +64,11 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 	return c
 }
 
-// does reports whether f, which has the key of g, is the same flow.
+// does reports whether f, which has g's key, is the same flow.
 func (f *Flow) does(g *Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
 
-// diff returns what turns c into want: what is added or replaced in the order of want, then what is deleted. Flows of
-// the kind keep are not deleted.
+// diff returns what turns c into want: additions and replacements in the order of want, then deletions. Flows of the
+// kind keep are not deleted.
 func (c *confirmed) diff(want []Flow, keep Kind) ([]change, Changes, error) {
 	var todo []change
 	var count Changes
@@ -101,7 +101,7 @@ func (c *confirmed) diff(want []Flow, keep Kind) ([]change, Changes, error) {
 	return append(todo, deletions...), count, nil
 }
 
-// unwanted are deletions of the n flows that diff was not asked for, less those of a kind, and of unsupported ones.
+// unwanted returns deletions of the n flows that diff did not want, except those of kind keep, and of unsupported ones.
 func (c *confirmed) unwanted(n int, keep Kind) []change {
 	var out []change
 	if n > 0 {
@@ -135,12 +135,12 @@ func (c *confirmed) apply(todo []change) {
 	c.unsupported = nil
 }
 
-// foreign reports whether c removes a flow that is not of Fairlead.
+// foreign reports whether c removes a flow that is not Fairlead's.
 func (c change) foreign() bool {
 	return c.group == nil && c.delete && (c.flow.Kind == 0 || c.rawMatch != nil)
 }
 
-// text names the flow that is changed, as ovs-ofctl would.
+// text names the changed flow, as ovs-ofctl would.
 func (c change) text() string {
 	if c.group != nil {
 		return fmt.Sprintf("group %d with %d buckets", c.group.ID, len(c.group.Buckets))
@@ -151,7 +151,7 @@ func (c change) text() string {
 	return fmt.Sprintf("table=%d, %s", c.flow.Table, c.flow.text())
 }
 
-// refused is the error of a change that the switch has refused.
+// refused returns the error of a change that the switch has rejected.
 func (c change) refused(reason error) error {
 	if c.group != nil {
 		return fmt.Errorf("the switch rejected a %s: %w", c.text(), reason)

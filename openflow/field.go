@@ -12,23 +12,23 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// field is one field of packets, or of what Open vSwitch knows of them. Matches
-// are encoded, decoded and printed by going through the table of fields.
+// field is one packet or metadata field. Matches are encoded, decoded and printed by iterating over the table of
+// fields.
 type field struct {
 	name  string // in ovs-fields(7), and in the action set_field
 	match string // in matches that ovs-ofctl prints, where it is another name
-	move  string // in the action move; empty where no flow has it there
-	ofnet string // in ofnet, if id and width are not given
+	move  string // in the action move; empty if no flow uses it there
+	ofnet string // in ofnet, if id and width are not set
 	in    access
-	// print appends the field to a match as ovs-ofctl prints it, where that is not name=value.
+	// print appends the field to a match as ovs-ofctl prints it, if that is not name=value.
 	print func(b []byte, m *Match) []byte
 
 	id    uint32 // class<<8 | field number
 	width int    // bytes
 }
 
-// access reads and writes what a field is of a Match: get is not ok if that takes
-// any packet. text appends a value as ovs-ofctl prints it.
+// access reads and writes the part of a Match that a field stands for: get is not ok if it matches any packet. text
+// appends a value as ovs-ofctl prints it.
 type access struct {
 	get  func(m *Match) (b bits, ok bool)
 	put  func(m *Match, o oxm)
@@ -37,7 +37,7 @@ type access struct {
 
 type textFunc func(b []byte, o oxm) []byte
 
-// bits are a field's value and the mask of what of it is matched, both in network byte order at the end of the array.
+// bits are a field's value and mask, both in network byte order at the end of the array.
 type (
 	bits  struct{ value, mask value }
 	value [16]byte
@@ -49,8 +49,8 @@ type oxm struct {
 	bits
 }
 
-// fields are in the order in which ovs-ofctl prints them. OpenFlow wants a field
-// behind its prerequisites, and that order has them so.
+// fields are in the order in which ovs-ofctl prints them. OpenFlow requires a field after its prerequisites, and this
+// order satisfies that.
 var fields = mustIdentify([]*field{
 	{name: "pkt_mark", ofnet: "NXM_NX_PKT_MARK", in: some(func(m *Match) *Bits { return &m.PktMark }, always, markText)},
 	{name: "conj_id", ofnet: "NXM_NX_CONJ_ID", in: number(func(m *Match) *uint32 { return &m.ConjID })},
@@ -112,7 +112,7 @@ var fields = mustIdentify([]*field{
 		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoSCTP), portText)},
 	{name: "sctp_dst", match: "tp_dst", ofnet: "OXM_OF_SCTP_DST",
 		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoSCTP), portText)},
-	{name: "tcp_flags", id: 0x8000<<8 | 42, width: 2, // which libOpenflow does not know
+	{name: "tcp_flags", id: 0x8000<<8 | 42, width: 2, // which libOpenflow does not have
 		in: some(func(m *Match) *Bits { return &m.TCPFlags }, ofProtocol(protoTCP),
 			flags("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[200]", "[400]", "[800]"))},
 	{name: "icmp_type", ofnet: "OXM_OF_ICMPV4_TYPE", in: number(func(m *Match) *uint8 { return &m.ICMP })},
@@ -135,7 +135,7 @@ func mustField(name string) *field {
 	return fields[slices.IndexFunc(fields, func(f *field) bool { return f.name == name })]
 }
 
-// fieldWithID returns nil for a field that is not in the table.
+// fieldWithID returns nil for a field not in the table.
 func fieldWithID(id uint32) *field {
 	for _, f := range fields {
 		if f.id == id {
@@ -145,10 +145,10 @@ func fieldWithID(id uint32) *field {
 	return nil
 }
 
-// protocols are those that ovs-ofctl has keywords for, by what Match.Protocol is.
+// protocols are the keywords of ovs-ofctl, by Match.Protocol.
 var protocols = map[uint16]string{protoICMP + 1: "icmp", protoTCP + 1: "tcp", protoUDP + 1: "udp", protoSCTP + 1: "sctp"}
 
-// printProtocol prints the one keyword that ovs-ofctl has for ethertype and protocol.
+// printProtocol prints ovs-ofctl's keyword for ethertype and protocol.
 func printProtocol(b []byte, m *Match) []byte {
 	switch {
 	case protocols[m.Protocol] != "" && m.EtherType == IPv4:
@@ -203,7 +203,7 @@ func addrText(b []byte, o oxm) []byte {
 	return o.addr().AppendTo(b)
 }
 
-// part is what takes any packet if it is zero.
+// part accesses a part that matches any packet if it is zero.
 func part[T comparable](of func(*Match) *T, to func(T) value, from func(oxm) T, text textFunc) access {
 	return access{
 		func(m *Match) (b bits, ok bool) {
@@ -235,7 +235,7 @@ func option(of func(*Match) *LinkAddr) access {
 		func(o oxm) LinkAddr { return LinkAddr{true, o.mac()} }, hardware)
 }
 
-// address is one of the field's family, or of any.
+// address accesses an address of the field's family, or of any.
 func address(of func(*Match) *netip.Addr, is func(netip.Addr) bool) access {
 	a := part(of, addrValue, oxm.addr, addrText)
 	get := a.get
@@ -243,7 +243,7 @@ func address(of func(*Match) *netip.Addr, is func(netip.Addr) bool) access {
 	return a
 }
 
-// prefix is one in the header that the field is of.
+// prefix accesses a prefix in the field's header.
 func prefix(of func(*Match) *netip.Prefix, is func(*Match, netip.Addr) bool) access {
 	return access{
 		func(m *Match) (b bits, ok bool) {
@@ -261,7 +261,7 @@ func inARP(m *Match, _ netip.Addr) bool  { return m.EtherType == ARP }
 func inIPv4(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is4() }
 func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() }
 
-// some are bits of a field that is there if is says so.
+// some accesses bits of a field that exists if is says so.
 func some(of func(*Match) *Bits, is func(*Match) bool, text textFunc) access {
 	return access{
 		func(m *Match) (b bits, ok bool) {
@@ -294,7 +294,7 @@ func markText(b []byte, o oxm) []byte {
 	return fmt.Appendf(b, "/%#x", o.mask.number())
 }
 
-// flags prints each bit that is matched by its name, lowest first: +new-est.
+// flags prints each matched bit by name, lowest first: +new-est.
 func flags(names ...string) textFunc {
 	return func(b []byte, o oxm) []byte {
 		for i, name := range names {
@@ -310,7 +310,7 @@ func flags(names ...string) textFunc {
 	}
 }
 
-// fromOne is a field whose value is one less than it is in a Match.
+// fromOne accesses a field with a value one less than in a Match.
 func fromOne[T ~uint8](of func(*Match) *T, text textFunc) access {
 	return access{
 		func(m *Match) (bits, bool) { return bits{numberValue(uint32(*of(m)) - 1), allBits}, *of(m) != 0 },
@@ -319,17 +319,17 @@ func fromOne[T ~uint8](of func(*Match) *T, text textFunc) access {
 	}
 }
 
-// implied is a field that some matches must have, with one value.
+// implied is a field that some matches must have, with a fixed value.
 func implied(x uint32, is func(*Match) bool, text textFunc) access {
 	return access{func(m *Match) (bits, bool) { return bits{numberValue(x), allBits}, is(m) }, func(*Match, oxm) {}, text}
 }
 
-// unmatched is a field that actions have, and no match.
+// unmatched is a field that is only used in actions.
 func unmatched(text textFunc) access {
 	return implied(0, func(*Match) bool { return false }, text)
 }
 
-// getVLAN and putVLAN are for a field that says whether there is a tag as well as which.
+// getVLAN and putVLAN are for a field that says both whether there is a tag and which.
 func getVLAN(m *Match) (b bits, ok bool) {
 	switch {
 	case m.VLAN == SegmentOf(0), m.VLAN == PriorityTag:
@@ -384,7 +384,7 @@ func (o oxm) addr() netip.Addr {
 	return a
 }
 
-// prefix is the zero one for a mask that is none of a prefix.
+// prefix returns the zero Prefix if the mask is not a prefix's.
 func (o oxm) prefix() (p netip.Prefix) {
 	if ones, size := net.IPMask(o.mask[16-o.width:]).Size(); size > 0 {
 		p = netip.PrefixFrom(o.addr(), ones)
@@ -392,5 +392,5 @@ func (o oxm) prefix() (p netip.Prefix) {
 	return p
 }
 
-// exact reports whether all of the field is matched.
+// exact reports whether the whole field is matched.
 func (o oxm) exact() bool { return string(o.mask[16-o.width:]) == string(allBits[:o.width]) }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Kind says what a flow is there for. It is part of the flow's cookie.
+// Kind is the purpose of a flow. It is part of the flow's cookie.
 type Kind uint8
 
 const (
@@ -18,17 +18,17 @@ const (
 	KindPod Kind = 3
 	// KindPeer is a flow of one other node.
 	KindPeer Kind = 4
-	// KindUplink is a flow of the underlay's frames.
+	// KindUplink is a flow for underlay frames.
 	KindUplink Kind = 5
 	// KindService is a flow of Services.
 	KindService Kind = 6
-	// KindPolicy is a flow of policies. All of them belong to Units, as do those of the next two kinds.
+	// KindPolicy is a flow of policies. All of these belong to Units, as do those of the next two kinds.
 	KindPolicy Kind = 7
-	// KindPolicyTwin is a flow of policies that stands in for others: without them it keeps packets out.
+	// KindPolicyTwin is a flow of policies that duplicates others: if they are missing it still keeps packets out.
 	KindPolicyTwin Kind = 8
-	// KindVerdict is a flow of policies that accepts or denies what it takes, for the switch to count it.
+	// KindVerdict is a flow of policies that accepts or denies what it matches, so that the switch counts it.
 	KindVerdict Kind = 9
-	// KindRenewal is a flow that is another with each change: see [Switch.RenewWith].
+	// KindRenewal is a flow that changes with each change: see [Switch.RenewWith].
 	KindRenewal Kind = 10
 )
 
@@ -56,26 +56,26 @@ type Flow struct {
 	Actions  []Action
 }
 
-// Key is what OpenFlow identifies a flow by (OpenFlow 1.5.1, section 6.4: "A
-// flow table entry is identified by its match fields and priority").
+// Key is what identifies a flow in OpenFlow (OpenFlow 1.5.1, section 6.4: "A flow table entry is identified by its
+// match fields and priority").
 type Key struct {
 	table    uint8
 	priority uint16
 	match    Match
 }
 
-// Key is what the switch knows f by.
+// Key returns what identifies f on the switch.
 func (f Flow) Key() Key { return Key{f.Table, f.Priority, f.Match} }
 
 const cookieMagic = 0x666c // "fl"
 
 // Cookie is the flow's cookie on the switch; the package comment shows its layout.
 func (f Flow) Cookie() uint64 {
-	cookie, _ := f.cookieIn(make([]byte, 0, 256)) // as a rule enough
+	cookie, _ := f.cookieIn(make([]byte, 0, 256)) // usually enough
 	return cookie
 }
 
-// cookieIn returns the cookie, and the room that its text took, for the next flow's.
+// cookieIn returns the cookie, and the buffer of its text, for the next flow to reuse.
 func (f *Flow) cookieIn(room []byte) (cookie uint64, used []byte) {
 	room = f.appendText(room[:0])
 	h := fnv.New32a()

@@ -7,14 +7,14 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/seen"
 )
 
-// listing is a list of what the switch has of Units, as it comes in. What is as it is wanted is not kept.
+// listing is a list of the switch's Units, as it is received. What is as wanted is not kept.
 type listing struct {
 	*units
 	expected *seen.Set // nil until there is something
 	text     []byte    // of the last flow
 }
 
-// relist forgets what the switch had.
+// relist discards what the switch had.
 func (u *units) relist() *listing {
 	u.listed, u.listedGroups, u.differ = map[Key]*have{}, nil, map[uint32]struct{}{}
 	u.sent, u.dirty = false, map[uint32]maker{}
@@ -40,7 +40,7 @@ func (l *listing) see(p seen.Part) bool {
 
 func (f *Flow) hashTo(h *maphash.Hash) {
 	maphash.WriteComparable(h, [...]uint16{uint16(f.Table), f.Priority, uint16(f.Kind)})
-	for o := range f.Match.fields { // a whole Match would be put on the heap
+	for o := range f.Match.fields { // a whole Match would be allocated on the heap
 		maphash.WriteComparable(h, o.field)
 		maphash.WriteComparable(h, o.bits)
 	}
@@ -49,7 +49,7 @@ func (f *Flow) hashTo(h *maphash.Hash) {
 	}
 }
 
-// flow takes a flow, unless it belongs to no Unit.
+// flow accepts a flow, unless it belongs to no Unit.
 func (l *listing) flow(x *listed) bool {
 	if x.unsupported || !l.owns(&x.flow) {
 		return false
@@ -57,20 +57,18 @@ func (l *listing) flow(x *listed) bool {
 	cookie, text := x.flow.cookieIn(l.text)
 	l.text = text
 	if altered := x.limited || x.cookie != cookie; altered || !l.see(x.flow.hashTo) {
-		flow := x.flow // not all of the list
+		flow := x.flow // a copy, so the list is not kept
 		l.listed[flow.Key()] = &have{flow: &flow, altered: altered}
 	}
 	return true
 }
 
-// group takes a group.
 func (l *listing) group(g nx.Listed) {
 	if !g.Known || !l.see(g.HashTo) {
 		l.listedGroups = append(l.listedGroups, g)
 	}
 }
 
-// end finds what differs.
 func (l *listing) end() {
 	if l.expected == nil {
 		for id := range l.want {
@@ -83,7 +81,7 @@ func (l *listing) end() {
 	}
 }
 
-// hold notes that a Unit differs, and lists what the switch has of it: what was seen, or all.
+// hold records that a Unit differs, and lists what the switch has of it: what was seen, or all.
 func (u *units) hold(id uint32, s *seen.Set) {
 	if _, held := u.differ[id]; held {
 		return

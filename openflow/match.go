@@ -22,7 +22,7 @@ const (
 // TPID is the EtherType of a VLAN tag (IEEE 802.1Q).
 const TPID = 0x8100
 
-// ICMPv6 message types of neighbour discovery (RFC 4861, section 4), as Match has them. NoMessage is that of a fragment
+// ICMPv6 message types of neighbour discovery (RFC 4861, section 4), as in Match. NoMessage is the type of a fragment
 // without the beginning of the message.
 const (
 	NoMessage             = 1 + 0
@@ -50,43 +50,43 @@ const (
 	FromUplink  Source = 5
 )
 
-// Segment is the value of reg1: the part of the underlay that a frame of [FromBridged] or [FromUplink] is in. Each
-// VLAN is one, and so is what travels untagged. The zero value is none.
+// Segment is the value of reg1: the underlay segment of a frame of [FromBridged] or [FromUplink]. Each VLAN is one, and
+// so is untagged traffic. The zero value is none.
 type Segment uint16
 
 // VLANPresent is set in a Segment, and in the field vlan_vid of a frame with a tag.
 const VLANPresent = 0x1000
 
-// PriorityTag matches a tag that names no VLAN. It is no segment of its own.
+// PriorityTag matches a tag without a VLAN ID. It is not a segment.
 const PriorityTag Segment = 2 * VLANPresent
 
-// SizeChecked and TooLarge are added to the segment of a frame whose size has been compared, for one destination.
+// SizeChecked and TooLarge are added to the segment of a frame after its size was compared, for one destination.
 const SizeChecked, TooLarge Segment = 0x2000, 1 << nx.LargerBit
 
-// SegmentOf is the segment of a VLAN ID, 0 for untagged frames.
+// SegmentOf returns the segment of a VLAN ID, 0 for untagged frames.
 func SegmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }
 
-// VLAN is the VLAN ID, 0 for untagged frames.
+// VLAN returns the VLAN ID, 0 for untagged frames.
 func (s Segment) VLAN() uint16 { return uint16(s &^ VLANPresent) }
 
-// Bits are those of a field that must have a value. The zero value takes any packet; Value has no bits beyond Mask.
+// Bits are matched bits of a field. The zero value matches any packet; Value has no bits outside Mask.
 type Bits struct{ Value, Mask uint16 }
 
-// Port takes one port.
+// Port matches one port.
 func Port(p uint16) Bits { return Bits{p, 0xffff} }
 
-// PortsBelow takes those below a power of two.
+// PortsBelow matches ports below a power of two.
 func PortsBelow(p uint16) Bits { return Bits{0, -p} }
 
-// Stage is the value of reg2, and 1: what Services have done with the packet.
+// Stage is the value of reg2, plus 1: what Services have done with the packet.
 type Stage uint8
 
 const (
 	Untouched Stage = 1 // nothing yet
-	Seen      Stage = 2 // it went through conntrack, and is forwarded as it is
+	Seen      Stage = 2 // it went through conntrack, and is forwarded unchanged
 )
 
-// Judgement is the value of reg7 for Egress, of reg8 for Ingress, and 1: whether policies have judged the packet.
+// Judgement is the value of reg7 for Egress, of reg8 for Ingress, plus 1: whether policies have judged the packet.
 type Judgement uint8
 
 const (
@@ -108,63 +108,63 @@ const (
 	TCPAck = 0x10
 )
 
-// Match says which packets a flow takes. The zero value of a field takes any
-// packet. Match is comparable, and two equal ones are one match to the switch.
+// Match says which packets a flow matches. The zero value of a field matches any packet. Match is comparable, and equal
+// ones are the same match to the switch.
 //
-// OpenFlow wants prerequisites: Src, Dst and all fields of a protocol need its
-// EtherType, and ICMPv6 needs IPv6 (ovs-fields(7)).
+// OpenFlow requires prerequisites: Src, Dst and all fields of a protocol need its EtherType, and ICMPv6 needs IPv6
+// (ovs-fields(7)).
 type Match struct {
 	InPort uint32 // OpenFlow port number
 	Tagged bool   // any VLAN tag
-	// VLAN takes frames as they travel in a segment: with its tag, or without any. It excludes Tagged.
+	// VLAN matches frames as sent in a segment: with its tag, or without any. It excludes Tagged.
 	VLAN           Segment
 	EtherType      EtherType
 	EthSrc, EthDst api.MAC
 	// TunSrc is the outer source address of a packet out of a tunnel.
 	TunSrc netip.Addr
 	Source Source
-	// Segment is that of reg1.
+	// Segment is the value of reg1.
 	Segment Segment
 	// Src and Dst are the addresses of the IP header or, with ARP, its sender
-	// and target protocol address (always a whole address). One of no bits would not be found again: it is left out.
+	// and target protocol address (always a whole address). A prefix of length 0 would not be read back: leave it out.
 	Src, Dst netip.Prefix
-	// Fragment takes fragments of IP packets, the first one included.
+	// Fragment matches fragments of IP packets, including the first.
 	Fragment bool
-	Protocol uint16 // the IP protocol's number, and 1; only of others than ICMPv6
+	Protocol uint16 // the IP protocol's number, plus 1; not for ICMPv6
 	TTL      uint8  // of IPv4, or the hop limit of IPv6
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
-	ICMPv6   uint8   // ICMPv6 type, and 1
-	ICMP     uint8   // ICMP type, of protocol 1
-	// SrcPort and DstPort are of TCP, UDP or SCTP, whichever Protocol says; TCPFlags are of TCP.
+	ICMPv6   uint8   // ICMPv6 type, plus 1
+	ICMP     uint8   // ICMP type, with protocol 1
+	// SrcPort and DstPort are of TCP, UDP or SCTP, as Protocol says; TCPFlags are TCP's.
 	SrcPort, DstPort, TCPFlags Bits
-	// CTState is what conntrack says of the packet.
+	// CTState is the packet's conntrack state.
 	CTState Bits
-	// CTMark are the bits that a connection was committed with.
+	// CTMark are bits of the mark with which a connection was committed.
 	CTMark  Bits
 	PktMark Bits // of the kernel's mark, which packets of the userspace datapath do not have
-	// CTSrc and CTDst are the addresses of the first packet of the connection.
+	// CTSrc and CTDst are the addresses of the connection's first packet.
 	CTSrc, CTDst netip.Addr
 	Stage        Stage
-	// Endpoint is the value of reg4: the number of a Service's endpoint that a client has had before, or was given.
+	// Endpoint is the value of reg4: the ID of the Service endpoint that a client had before, or was given.
 	Endpoint uint32
-	// Judged is the pod's number (reg9) that a packet is judged for by policies, Class that of its peer (reg5), Group the
-	// pod's (reg6), and ConjID that of a conjunction that takes the packet. None is ever 0.
+	// Judged is the number (reg9) of the pod for which policies judge a packet, Class its peer's (reg5), Group the pod's
+	// (reg6), and ConjID that of a matching conjunction. None is ever 0.
 	Judged, Class, Group, ConjID uint32
 	Egress, Ingress              Judgement
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address options, are the fields of neighbour
-	// discovery. A match with one of them takes packets with ICMPv6 code 0 only.
+	// discovery. A match with one of them matches only packets with ICMPv6 code 0.
 	NDTarget     netip.Addr
 	NDSll, NDTll LinkAddr
 }
 
-// hasND tells whether m has a field of neighbour discovery, and so matches the ICMPv6 code, which must be 0 (RFC
-// 4861). Open vSwitch 3.1 would drop these fields, without a word, from the kernel's flows of a match without the
-// code: one true advertisement would let all false ones of its sender through.
+// hasND reports whether m has a field of neighbour discovery, and so matches the ICMPv6 code, which must be 0 (RFC
+// 4861). Without the code in the match, Open vSwitch 3.1 silently omits these fields from the kernel's flows: one valid
+// advertisement would let all forged ones of its sender through.
 func (m Match) hasND() bool { return m.NDTarget.IsValid() || m.NDSll.Set || m.NDTll.Set }
 
-// LinkAddr is a link-layer address option to match. The zero value matches any packet; one that is Set to the zero
-// MAC matches packets without the option, because that is how OVS reads them.
+// LinkAddr is a link-layer address option to match. The zero value matches any packet; one that is Set to the zero MAC
+// matches packets without the option, because OVS represents them like that.
 type LinkAddr struct {
 	Set bool
 	MAC api.MAC

@@ -2,17 +2,18 @@ package openflow
 
 import "slices"
 
-// renewal are the flows of KindRenewal; without of there are none.
+// renewal is the state of the flows of KindRenewal; without of there are none.
 type renewal struct {
 	of   func(generation int) []Flow
 	last int    // generation
-	has  []Flow // the switch, as it was listed, or told since
+	has  []Flow // what the switch has, as listed, or as changed since
 }
 
-// RenewWith has each change replace the flows of KindRenewal by those of another generation. It precedes any Sync.
+// RenewWith makes each change replace the flows of KindRenewal with those of another generation. Call it before any
+// Sync.
 func (s *Switch) RenewWith(of func(generation int) []Flow) { s.renewal.of = of }
 
-// flow takes a flow that the switch has, unless it is none of these, or there shall be none.
+// flow accepts a flow of the switch, unless it is of another kind, or none are wanted.
 func (r *renewal) flow(l *listed) bool {
 	ours := r.of != nil && l.flow.Kind == KindRenewal && !l.unsupported && !l.limited && l.cookie == l.flow.Cookie()
 	if ours {
@@ -21,7 +22,7 @@ func (r *renewal) flow(l *listed) bool {
 	return ours
 }
 
-// next is what a bundle does besides: the flows of another generation come, the others go.
+// next returns additional changes for a bundle: the flows of another generation are added, the others deleted.
 func (r *renewal) next() (todo []change) {
 	before := map[Key]bool{}
 	had := func(f Flow) bool { return before[f.Key()] }

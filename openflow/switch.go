@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/seen"
 )
 
-// Switch is a connection to a bridge whose flows are ours alone. It keeps what
-// the switch has confirmed, so that a Sync sends only what differs.
+// Switch is a connection to a bridge with only Fairlead's flows. It keeps what the switch has confirmed, so a Sync
+// sends only what differs.
 //
 // It does not reconnect: when Done is closed, Dial again.
 type Switch struct {
@@ -30,17 +30,17 @@ type Switch struct {
 
 	syncing         sync.Mutex // held during a Sync; guards have
 	have            confirmed
-	units, policies units // of Services, and of policies
+	units, policies units // of Services and of policies
 	heed            func(f *Flow, packets uint64, idle time.Duration)
-	// digest is that of what the switch had when it was read last, if nothing was sent since.
+	// digest is the digest of what the switch had when it was last read, if nothing was sent since.
 	digest  *seen.Digest
 	renewal renewal
 }
 
 // errStale: what the switch has must be listed first, by a Sync.
-var errStale = errors.New("what the switch has is not known")
+var errStale = errors.New("the switch's flows are unknown")
 
-// FlowError tells that the switch has refused a flow.
+// FlowError says that the switch has rejected a flow.
 type FlowError struct {
 	Flow Flow
 	// Reason is OpenFlow's error, by its name in the specification.
@@ -54,7 +54,7 @@ func (e *FlowError) Error() string {
 func (e *FlowError) Unwrap() error { return e.Reason }
 
 // Dial connects to the OpenFlow management socket of a bridge, BRIDGE.mgmt in the run directory of Open vSwitch. It
-// gives up with ctx, and after 5 seconds: a stopped ovs-vswitchd accepts the connection and says nothing.
+// gives up with ctx, and after 5 seconds: a stopped ovs-vswitchd accepts the connection and never replies.
 func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, error) {
 	c, err := ofconn.Open(ctx, mgmtSocket, log)
 	if err != nil {
@@ -65,27 +65,26 @@ func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, err
 	return s, nil
 }
 
-// Done is closed when the connection is over: the switch has closed it, has
-// been silent for 5 seconds, or Close was called.
+// Done is closed when the connection has ended: the switch has closed it, has been silent for 5 seconds, or Close was
+// called.
 func (s *Switch) Done() <-chan struct{} { return s.conn.Done() }
 
 // Close ends the connection. The flows stay.
 func (s *Switch) Close() { s.conn.Close() }
 
-// Recent is for how long a flow of a peer is handed to [Switch.Heed] after its last packet.
+// Recent is how long a flow of a peer is reported by [Switch.Heed] after its last packet.
 const Recent = 20 * time.Second
 
-// Heed has f called, as flows are listed, for those of verdicts, with how many packets each has taken, and for those of
-// peers that took one of late, with how long ago. It precedes any Sync.
+// Heed has f called, when flows are listed, for verdict flows, with the number of packets that each has matched, and
+// for peers' flows that matched one recently, with how long ago. Call it before any Sync.
 func (s *Switch) Heed(f func(f *Flow, packets uint64, idle time.Duration)) { s.heed = f }
 
-// Resync makes the next Sync list the switch's flows again, so that it finds
-// what others have added, changed or deleted.
+// Resync makes the next Sync list the switch's flows again, and so find external changes.
 func (s *Switch) Resync() { s.stale.Store(true) }
 
-// Sync makes the switch have the flows in want and no others, and returns what it changed. Nil means that the switch
-// has confirmed every one of them. The changes take effect at once, as one atomic bundle. Of a bundle the switch
-// leaves out flows that it cannot read, which are returned as FlowErrors; any other error undoes it.
+// Sync makes the switch have exactly the flows in want, and returns what it changed. Nil means that the switch has
+// confirmed all of them. The changes take effect at once, as one atomic bundle. The switch leaves flows that it cannot
+// decode out of the bundle, which are returned as FlowErrors; any other error reverts the bundle.
 //
 // After an error the next Sync lists the switch's flows first. The caller must not change want afterwards. Sync ends
 // with ctx, and within seconds if the switch hangs.
@@ -131,7 +130,7 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 	return changes, nil
 }
 
-// learn lists what the switch has, if that is not known.
+// learn lists what the switch has, if that is unknown.
 func (s *Switch) learn(ctx context.Context) error {
 	if !s.stale.Swap(false) {
 		return nil
@@ -139,7 +138,7 @@ func (s *Switch) learn(ctx context.Context) error {
 	if err := s.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the switch: %w", err)
 	}
-	if s.digest != nil { // as a rule nothing has changed, and reading it again would be most of an idle agent's work
+	if s.digest != nil { // usually nothing has changed, and reading it again would be most of an idle agent's work
 		if d, err := s.look(ctx, nil, nil); err != nil || d.Equal(s.digest) {
 			return err
 		}
@@ -161,9 +160,9 @@ func (s *Switch) learn(ctx context.Context) error {
 	return nil
 }
 
-// look lists what the switch has: it returns the digest, and hands over what was read unless nobody wants it. A flow is
-// valid until the next one. What packets have added stays until it expires, but goes without Units, as all that is not
-// wanted: until then it is no part of the list.
+// look lists what the switch has: it returns the digest, and passes on what it read if flow is set. A flow is valid
+// until the next one. Flows that packets have added stay until they expire, but without Units they are deleted like
+// everything unwanted: until then they are not part of the list.
 func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Listed)) (*seen.Digest, error) {
 	digest, none := cmp.Or(s.digest, new(seen.Digest)).Anew(), s.units.none()
 	var l listed
@@ -197,7 +196,7 @@ func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Lis
 	return digest, nil
 }
 
-// heeds reports whether what packets have done to a flow is of interest, and for how long it has taken none.
+// heeds reports whether a flow's statistics are of interest, and for how long it has matched no packet.
 func (s *Switch) heeds(f nx.ListedFlow) (idle time.Duration, heeds bool) {
 	kind := KindOf(f.Cookie())
 	if kind == KindPeer {
@@ -206,7 +205,7 @@ func (s *Switch) heeds(f nx.ListedFlow) (idle time.Duration, heeds bool) {
 	return idle, s.heed != nil && (kind == KindVerdict || heeds && idle <= Recent)
 }
 
-// configure has flows see the protocol, ports and types of a first fragment.
+// configure makes the protocol, ports and types of a first fragment available to flows.
 func (s *Switch) configure(ctx context.Context) error {
 	return s.tell(ctx, func(xid uint32) []byte { return ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}) })
 }
@@ -223,7 +222,7 @@ func (s *Switch) tell(ctx context.Context, message func(xid uint32) []byte) erro
 	return err
 }
 
-// list returns the flows of the switch, but those that packets have added.
+// list returns the flows of the switch, except those that packets have added.
 func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 	err = s.eachFlow(ctx, func(f nx.ListedFlow) {
 		if f.Table() != TableAffinity {
@@ -240,7 +239,7 @@ type Listed struct {
 	Text  string // as ovs-ofctl prints it
 }
 
-// List lists what flows the switch has, but those that packets have added. It changes nothing.
+// List lists the switch's flows, except those that packets have added. It changes nothing.
 func (s *Switch) List(ctx context.Context) (out []Listed, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -274,8 +273,8 @@ func (s *Switch) eachFlow(ctx context.Context, yield func(nx.ListedFlow)) error 
 	return s.each(ctx, xid, request, func(m ofconn.Message) error { return nx.ReadFlows(m, yield) })
 }
 
-// each sends a multipart request with that transaction ID, of which the next is reserved too, and calls read for each
-// part of the answer. None is kept longer.
+// each sends a multipart request with that transaction ID, the next being reserved too, and calls read for each part of
+// the reply. No part is kept.
 func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func(ofconn.Message) error) error {
 	answers, err := s.conn.AskOne(ctx, xid, request)
 	if err != nil {
@@ -301,7 +300,7 @@ func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func
 	return nil
 }
 
-// commit makes the switch do todo and returns nil if it has done all of it.
+// commit has the switch apply todo and returns nil if it has applied all of it.
 func (s *Switch) commit(ctx context.Context, todo []change) error {
 	s.digest = nil
 	todo = append(todo, s.renewal.next()...)

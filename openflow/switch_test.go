@@ -148,7 +148,7 @@ func TestFreshStandaloneBridge(t *testing.T) {
 		t.Fatalf("a standalone bridge has no NORMAL flow any more:\n%s", flows)
 	}
 	want := tables.Pipeline(tables.View{})
-	// One of ours has its match: replaced, not deleted.
+	// A flow of Fairlead's has its match: replaced, not deleted.
 	if got := flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), want); got.Added+got.Modified != len(want) ||
 		got.Modified+got.Deleted != 1 {
 		t.Errorf("changed %+v, want %d new flows and one gone", got, len(want))
@@ -187,7 +187,7 @@ func TestRefusedFlow(t *testing.T) {
 				t.Errorf("error %q does not name the flow %s and %s", err, c.flow, c.reason)
 			}
 			if diff := flowtest.Diff(flowtest.Sorted(flowtest.Text(good)), flowtest.Sorted(flowtest.Flows(o))); diff != "" {
-				t.Errorf("the good flows are not there (-want +got):\n%s", diff)
+				t.Errorf("the good flows are missing (-want +got):\n%s", diff)
 			}
 			if got := flowtest.Sync(t, s, good); got != (openflow.Changes{}) {
 				t.Errorf("the next sync changed %+v", got)
@@ -319,7 +319,7 @@ func bigView(pods, peers int) tables.View {
 	return v
 }
 
-// How the switch treats fragments decides what the flows see of them. It is not in its flows, and begins anew with each
+// How the switch treats fragments decides what the flows see of them. It is not in its flows, and is reset with each
 // ovs-vswitchd.
 func TestFragmentsAreSeen(t *testing.T) {
 	o := flowtest.Node(t)
@@ -389,7 +389,7 @@ func TestHeed(t *testing.T) {
 		t.Errorf("sent %v, received %v", sent, received)
 	}
 	if other := sent[netip.MustParsePrefix("10.10.2.0/24")]; other.packets > 0 {
-		t.Errorf("to a node that was sent nothing %d packets went", other.packets)
+		t.Errorf("to a node without traffic %d packets were sent", other.packets)
 	}
 }
 

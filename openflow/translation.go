@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// Endpoints lists what the switch sends new connections to a port of a Service to, in order; protocol is IANA's number.
-// None: it does not translate them.
+// Endpoints lists, sorted, the endpoints to which the switch sends new connections to a port of a Service; protocol is
+// IANA's number. None: it does not translate them.
 func (s *Switch) Endpoints(ctx context.Context, service netip.AddrPort, protocol uint8) ([]netip.AddrPort, error) {
 	list, err := s.list(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Switch) Endpoints(ctx context.Context, service netip.AddrPort, protocol
 	return out, nil
 }
 
-// group is the one that the flow leads to; 0: none.
+// group returns the group to which the flow leads; 0: none.
 func (f *Flow) group() uint32 {
 	for _, a := range f.Actions {
 		if to, ok := a.(ToGroup); ok {
@@ -48,7 +48,7 @@ func (f *Flow) group() uint32 {
 	return 0
 }
 
-// translations adds those of one flow.
+// translations adds the translations of one flow.
 func translations(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
 	add := func(n NAT) {
 		if n.Kind == NATDst {

@@ -13,17 +13,17 @@ import (
 )
 
 // Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service and flows in
-// table Endpoint, and a group if it has buckets; or what it has for one thing that policies need.
-// There may be tens of thousands of Units, so each is changed by itself.
+// table Endpoint, and a group if it has buckets; or for one item that policies need. There may be tens of thousands of
+// Units, so each is changed separately.
 type Unit struct {
 	Flows   []Flow
 	Buckets []Bucket
 	Hash    Hash
-	// Made, unless nil, makes all of it, the same each time: it is asked for when it is needed, and not kept.
+	// Made, unless nil, returns the whole Unit, the same each time: it is called when needed, and the result is not kept.
 	Made func() Unit
 }
 
-// maker is a Unit that is not there; nil: none.
+// maker returns a Unit that is not stored; nil: none.
 type maker func() Unit
 
 func (m maker) now() (u Unit) {
@@ -33,7 +33,7 @@ func (m maker) now() (u Unit) {
 	return u
 }
 
-// Bucket is one choice of a group, and Hash how it chooses.
+// Bucket is one choice of a group, and Hash says how it chooses.
 type (
 	Bucket = nx.Bucket
 	Hash   = nx.Hash
@@ -42,10 +42,11 @@ type (
 // BucketAction is what a bucket does: a Conntrack that looks the packet up again.
 func BucketAction(c Conntrack) nx.Conntrack { return nx.Conntrack(c) }
 
-// MaxBuckets are as many as a Unit may have.
+// MaxBuckets is the maximum number of buckets of a Unit.
 const MaxBuckets = nx.MaxBuckets
 
-// UnitPriority is that of the flows in table Service that belong to Units. All others there are shared by all Services.
+// UnitPriority is the priority of flows in table Service that belong to Units. All others there are shared by all
+// Services.
 const UnitPriority = 200
 
 func (f *Flow) ofService() bool {
@@ -54,28 +55,28 @@ func (f *Flow) ofService() bool {
 
 func (f *Flow) ofPolicy() bool { return f.Kind.OfPolicies() }
 
-// units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
+// units are the wanted Units and those that the switch has confirmed, by group ID.
 type units struct {
 	owns func(*Flow) bool
-	// known: until somebody has said which Units there shall be, those on the switch stay as they are, and all other
-	// flows of Services are there still.
+	// known: until SetUnits has said which Units are wanted, those on the switch stay unchanged, and so do all other flows
+	// of Services.
 	known bool
 	want  map[uint32]maker
-	sent  bool             // the switch has confirmed what is wanted, but for dirty
+	sent  bool             // the switch has confirmed what is wanted, except dirty
 	dirty map[uint32]maker // what differs, as the switch has it
-	// listed is what the switch has, as long as it was not compared, less the Units that are wanted and not in differ.
+	// listed is what the switch has, until it is compared, without the Units that are wanted and not in differ.
 	listed       map[Key]*have
 	listedGroups []nx.Listed
-	differ       map[uint32]struct{} // what is wanted is not what the switch has
+	differ       map[uint32]struct{} // Units that differ between what is wanted and the switch
 	diffs        uint64              // how often listed was compared
 	gone         map[Translation]struct{}
 }
 
-// Translation is what becomes of packets to a Service: conntrack sends them to an endpoint.
+// Translation is the translation of packets to a Service: conntrack sends them to an endpoint.
 type Translation struct{ Service, Endpoint netip.AddrPort }
 
-// Gone returns the translations of UDP that the switch has no longer made since Gone was called last, also those that
-// it did not make any more when it was listed. Connections by them are still there.
+// Gone returns the UDP translations that the switch has stopped making since the last call of Gone, including those
+// that were gone when it was listed. Their connections still exist.
 func (s *Switch) Gone() []Translation {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -98,7 +99,7 @@ func (m maker) udp(to map[Translation]struct{}) {
 	}
 }
 
-// noteGone keeps which translations there are no longer, before what was sent is forgotten.
+// noteGone records which translations are gone, before the record of what was sent is discarded.
 func (u *units) noteGone() {
 	before, now := map[Translation]struct{}{}, map[Translation]struct{}{}
 	groups := map[uint32][]Bucket{}
@@ -132,15 +133,15 @@ func newUnits(owns func(*Flow) bool) units {
 	return units{owns: owns, want: map[uint32]maker{}, dirty: map[uint32]maker{}}
 }
 
-// SetPolicies is SetUnits for policies, whose Units have no buckets, and IDs of their own.
+// SetPolicies is SetUnits for policies, whose Units have no buckets and their own IDs.
 func (s *Switch) SetPolicies(u map[uint32]Unit, all bool) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	s.policies.set(u, all)
 }
 
-// HasForPods returns the flows of pods and policies that the switch had when it was listed last, or was told since; it
-// lists if need be.
+// HasForPods returns the flows of pods and policies that the switch had when last listed, or was sent since; it lists
+// if necessary.
 func (s *Switch) HasForPods(ctx context.Context) (out []Flow, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -179,8 +180,8 @@ func (u *units) asWanted(id uint32) bool {
 	return !dirty && !differs && (u.sent || u.listed != nil)
 }
 
-// SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
-// Sync or SyncUnits has the switch do it. The caller must not change them afterwards.
+// SetUnits sets the wanted Units: all, or those that differ from before; one without flows is removed. The next Sync or
+// SyncUnits applies it. The caller must not change them afterwards.
 func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -213,8 +214,8 @@ func (u *units) put(id uint32, unit Unit) {
 	}
 }
 
-// SyncUnits makes the switch have the Units that it shall have, and looks at nothing else. After an error the next Sync
-// lists what the switch has first; until then SyncUnits returns an error.
+// SyncUnits makes the switch have the wanted Units, and ignores everything else. After an error the next Sync first
+// lists what the switch has; until then SyncUnits returns an error.
 func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -237,8 +238,8 @@ func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
 	return count, nil
 }
 
-// kept is the kind of flows that stay even if they are not wanted: as long as it is not known which Services there are,
-// what connections to them need is not known either.
+// kept returns the kind of flows that stay even if they are not wanted: while the Services are unknown, so is what
+// connections to them need.
 func (u *units) kept() Kind {
 	if u.known {
 		return 0
@@ -246,10 +247,10 @@ func (u *units) kept() Kind {
 	return KindService
 }
 
-// none reports whether there shall be no Units.
+// none reports whether no Units are wanted.
 func (u *units) none() bool { return u.known && len(u.want) == 0 }
 
-// diffUnits returns what turns the switch's Units into those that are wanted.
+// diffUnits returns what turns the switch's Units into the wanted ones.
 func (s *Switch) diffUnits() ([]change, Changes, error) {
 	services, count, err := s.units.diff()
 	if err != nil {
@@ -264,8 +265,8 @@ func (s *Switch) confirmUnits() {
 	s.policies.confirm()
 }
 
-// diff returns what turns the switch's Units into those that are wanted: groups that flows may need, flows, and the
-// deletion of groups, which would delete flows that still lead there.
+// diff returns what turns the switch's Units into the wanted ones: groups that flows may need, flows, then the deletion
+// of groups, which would delete flows that still lead there.
 func (u *units) diff() ([]change, Changes, error) {
 	if !u.known {
 		return nil, Changes{}, nil
@@ -281,7 +282,7 @@ func (u *units) diff() ([]change, Changes, error) {
 	}
 	for _, c := range d.flows {
 		if !c.delete && !u.owns(c.flow) {
-			return nil, Changes{}, fmt.Errorf("a flow of a Service or policy outside of its place: %s", c.flow)
+			return nil, Changes{}, fmt.Errorf("a flow of a Service or policy outside its tables: %s", c.flow)
 		}
 	}
 	return slices.Concat(d.groups, d.flows, d.deletions), d.count, nil
@@ -319,7 +320,7 @@ func (d *unitChanges) replace(id uint32, before, now Unit) {
 	}
 }
 
-// keepMoved leaves out the deletion of flows that another Unit has now: in the order of numbers it might come last.
+// keepMoved leaves out the deletion of flows that another Unit has now: by number it might come last.
 func (d *unitChanges) keepMoved() {
 	put := map[Key]bool{}
 	for _, c := range d.flows {
@@ -332,7 +333,7 @@ func (d *unitChanges) keepMoved() {
 	d.count.Deleted -= all - len(d.flows)
 }
 
-// group compares groups; before counts only if there was one.
+// group compares groups; before is valid only if there was one.
 func (d *unitChanges) group(id uint32, before, now nx.Group, had bool) {
 	switch has := len(now.Buckets) > 0; {
 	case had && !has:
@@ -347,13 +348,13 @@ func (d *unitChanges) group(id uint32, before, now nx.Group, had bool) {
 	}
 }
 
-// againstListed compares all that is wanted with what the switch has listed.
+// againstListed compares everything wanted with what the switch has listed.
 func (d *unitChanges) againstListed(u *units) {
 	groups := map[uint32]nx.Listed{}
 	for _, g := range u.listedGroups {
 		groups[g.ID] = g
 	}
-	d.flows = make([]change, 0, len(u.differ)) // at least, as a rule
+	d.flows = make([]change, 0, len(u.differ)) // usually the minimum
 	for _, id := range slices.Sorted(maps.Keys(u.differ)) {
 		unit := u.want[id].now()
 		if len(unit.Flows) == 0 {
@@ -390,13 +391,13 @@ func (d *unitChanges) againstListed(u *units) {
 	slices.SortFunc(d.deletions, func(a, b change) int { return cmp.Compare(a.group.ID, b.group.ID) })
 }
 
-// confirm records that the switch has all Units that are wanted.
+// confirm records that the switch has all wanted Units.
 func (u *units) confirm() {
 	if !u.known {
 		return
 	}
 	u.noteGone()
-	u.sent, u.dirty = true, map[uint32]maker{} // and not as large as it was for all
+	u.sent, u.dirty = true, map[uint32]maker{} // a new one: the old may be large
 	u.listed, u.listedGroups, u.differ = nil, nil, nil
 }
 
@@ -421,12 +422,12 @@ func (c *change) groupMod(b []byte, xid uint32) []byte {
 	return c.group.Add(b, xid)
 }
 
-// FlushUDP has conntrack forget the connections of a zone to a Service's endpoint.
+// FlushUDP deletes from conntrack the connections of a zone to a Service's endpoint.
 func (s *Switch) FlushUDP(ctx context.Context, zone uint16, service, endpoint netip.AddrPort) error {
 	return s.flush(ctx, func(xid uint32) []byte { return nx.Flush(xid, zone, protoUDP, service, endpoint) })
 }
 
-// Flush has conntrack forget a connection of a zone, by the addresses of its first packet.
+// Flush deletes a connection of a zone from conntrack, by the addresses of its first packet.
 func (s *Switch) Flush(ctx context.Context, zone uint16, protocol uint8, from, to netip.AddrPort) error {
 	return s.flush(ctx, func(xid uint32) []byte { return nx.FlushOne(xid, zone, protocol, from, to) })
 }
@@ -435,7 +436,7 @@ func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) err
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	if err := s.tell(ctx, message); err != nil {
-		return fmt.Errorf("having the switch forget connections: %w", err)
+		return fmt.Errorf("deleting connections from conntrack: %w", err)
 	}
 	return nil
 }

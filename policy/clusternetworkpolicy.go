@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// ParseClusterNetworkPolicy reads a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 as JSON, and finds fields
-// and rules that this version does not know. The error says that it is none.
+// ParseClusterNetworkPolicy decodes a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 from JSON, and finds
+// fields and rules that this version does not support. It fails if the object is not one.
 func ParseClusterNetworkPolicy(doc []byte) (Policy, error) {
 	var o v1alpha2.ClusterNetworkPolicy
 	fields, err := decode(doc, &o)
@@ -21,7 +21,7 @@ func ParseClusterNetworkPolicy(doc []byte) (Policy, error) {
 		}
 	}
 	if err != nil {
-		return Policy{}, fmt.Errorf("read a ClusterNetworkPolicy: %w", err)
+		return Policy{}, fmt.Errorf("reading a ClusterNetworkPolicy: %w", err)
 	}
 	if err := checkKind(o.TypeMeta, "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"); err != nil {
 		return Policy{}, err
@@ -29,7 +29,7 @@ func ParseClusterNetworkPolicy(doc []byte) (Policy, error) {
 	return clusterNetworkPolicy(&o, fields, rules), nil
 }
 
-// FromClusterNetworkPolicy is for an object that is decoded already. What its type does not have has been lost: see
+// FromClusterNetworkPolicy converts an already decoded object. Fields that its type does not have have been lost: see
 // ParseClusterNetworkPolicy.
 func FromClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) Policy {
 	return clusterNetworkPolicy(o, nil, nil)
@@ -76,8 +76,8 @@ func clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, fields unknown, rule
 	return p
 }
 
-// addClusterRule adds r, whose peers are read already, with err as the outcome. whole is an unknown field that concerns
-// all rules.
+// addClusterRule adds r; its peers have been read, with the result err. whole is an unknown field that affects all
+// rules.
 func (p *Policy) addClusterRule(fields unknown, whole string, d Direction, r Rule,
 	action v1alpha2.ClusterNetworkPolicyRuleAction, peers int, protocols []v1alpha2.ClusterNetworkPolicyProtocol,
 	err error) {
@@ -116,7 +116,7 @@ func (p *Policy) addClusterRule(fields unknown, whole string, d Direction, r Rul
 	}
 }
 
-// addPods adds a peer that is given by selectors.
+// addPods adds a peer given by selectors.
 func (r *Rule) addPods(namespaces *metav1.LabelSelector, pods *v1alpha2.NamespacedPod) error {
 	s, err := clusterSubjects(namespaces, pods)
 	if err == nil {
@@ -125,7 +125,7 @@ func (r *Rule) addPods(namespaces *metav1.LabelSelector, pods *v1alpha2.Namespac
 	return err
 }
 
-// addDestination adds a peer of an egress rule, which has one field only.
+// addDestination adds a peer of an egress rule, which has only one field.
 func (r *Rule) addDestination(peer v1alpha2.ClusterNetworkPolicyEgressPeer) error {
 	selects := peer.Namespaces != nil || peer.Pods != nil
 	fields := 0
@@ -157,7 +157,7 @@ func (r *Rule) addDestination(peer v1alpha2.ClusterNetworkPolicyEgressPeer) erro
 	return r.addPods(peer.Namespaces, peer.Pods)
 }
 
-// clusterSubjects reads the two ways to select pods; exactly one is set.
+// clusterSubjects reads the two ways to select pods, of which exactly one is set.
 func clusterSubjects(namespaces *metav1.LabelSelector, pods *v1alpha2.NamespacedPod) (Subjects, error) {
 	switch {
 	case namespaces != nil && pods != nil:
@@ -166,7 +166,7 @@ func clusterSubjects(namespaces *metav1.LabelSelector, pods *v1alpha2.Namespaced
 		s, err := selector(*namespaces)
 		return Subjects{Namespaces: s, Pods: everything()}, err
 	case pods == nil:
-		return Subjects{}, fmt.Errorf("it has no field that this version knows")
+		return Subjects{}, fmt.Errorf("it has no field that this version supports")
 	}
 	ns, err := selector(pods.NamespaceSelector)
 	if err != nil {
@@ -197,12 +197,12 @@ func (r *Rule) addProtocol(p v1alpha2.ClusterNetworkPolicyProtocol) error {
 		r.NamedPorts = append(r.NamedPorts, NamedPort{Name: p.DestinationNamedPort})
 		return nil
 	case named || len(ports) != 1:
-		return fmt.Errorf("the protocol %s has not exactly one field that this version knows", compact(p))
+		return fmt.Errorf("the protocol %s does not have exactly one field that this version supports", compact(p))
 	}
 	to := ports[0]
 	switch {
 	case to.port == nil || (to.port.Number == 0) == (to.port.Range == nil):
-		return fmt.Errorf("the protocol %s has not exactly one of number and range", compact(p))
+		return fmt.Errorf("the protocol %s does not have exactly one of number and range", compact(p))
 	case to.port.Range != nil:
 		return r.addRange(to.protocol, to.port.Range.Start, to.port.Range.End)
 	}

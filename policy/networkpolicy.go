@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// ParseNetworkPolicy reads a NetworkPolicy of networking.k8s.io/v1 as JSON, and finds fields that this version does not
-// know. The error says that it is none.
+// ParseNetworkPolicy decodes a NetworkPolicy of networking.k8s.io/v1 from JSON, and finds fields that this version does
+// not support. It fails if the object is not one.
 func ParseNetworkPolicy(doc []byte) (Policy, error) {
 	var o networkingv1.NetworkPolicy
 	fields, err := decode(doc, &o)
 	if err != nil {
-		return Policy{}, fmt.Errorf("read a NetworkPolicy: %w", err)
+		return Policy{}, fmt.Errorf("reading a NetworkPolicy: %w", err)
 	}
 	if err := checkKind(o.TypeMeta, "networking.k8s.io/v1", "NetworkPolicy"); err != nil {
 		return Policy{}, err
@@ -26,7 +26,7 @@ func ParseNetworkPolicy(doc []byte) (Policy, error) {
 	return networkPolicy(&o, fields), nil
 }
 
-// FromNetworkPolicy is for an object that is decoded already. What its type does not have has been lost: see
+// FromNetworkPolicy converts an already decoded object. Fields that its type does not have have been lost: see
 // ParseNetworkPolicy.
 func FromNetworkPolicy(o *networkingv1.NetworkPolicy) Policy { return networkPolicy(o, nil) }
 
@@ -56,7 +56,7 @@ func networkPolicy(o *networkingv1.NetworkPolicy, fields unknown) Policy {
 	return p
 }
 
-// isolate applies the default of policyTypes, which the API server fills in, too.
+// isolate applies the default of policyTypes, as the API server does.
 func (p *Policy) isolate(spec networkingv1.NetworkPolicySpec) {
 	if len(spec.PolicyTypes) == 0 {
 		p.Isolates = [2]bool{Ingress: true, Egress: len(spec.Egress) > 0}
@@ -68,7 +68,7 @@ func (p *Policy) isolate(spec networkingv1.NetworkPolicySpec) {
 		case networkingv1.PolicyTypeEgress:
 			p.Isolates[Egress] = true
 		default:
-			p.problem("the policyType %s is unknown: it is isolated in both directions", t)
+			p.problem("the policyType %s is unknown: its pods are isolated in both directions", t)
 			p.Isolates = [2]bool{true, true}
 		}
 	}
@@ -78,13 +78,13 @@ func (p *Policy) problem(format string, args ...any) {
 	p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
 }
 
-// addAccept adds a rule of a NetworkPolicy, unless something in it is not understood. Rules of a direction in which
-// the policy does not isolate mean nothing.
+// addAccept adds a rule of a NetworkPolicy, unless something in it is not understood. Rules of a direction in which the
+// policy does not isolate have no effect.
 func (p *Policy) addAccept(fields unknown, d Direction, index int, peers []networkingv1.NetworkPolicyPeer,
 	ports []networkingv1.NetworkPolicyPort) {
 	path := fmt.Sprintf("spec.%s[%d]", d, index)
 	if !p.Isolates[d] {
-		p.problem("%s is without effect: policyTypes does not name this direction", path)
+		p.problem("%s has no effect: policyTypes does not name this direction", path)
 		return
 	}
 	r := Rule{Index: index, Verdict: Accept, AnyPeer: len(peers) == 0, AnyPort: len(ports) == 0}
@@ -121,7 +121,7 @@ func (r *Rule) addPeer(namespace string, peer networkingv1.NetworkPolicyPeer) er
 		}
 		return err
 	case !selects:
-		return fmt.Errorf("it has no field that this version knows")
+		return fmt.Errorf("it has no field that this version supports")
 	}
 	s := Subjects{Namespace: namespace, Pods: everything()}
 	var err error
@@ -171,7 +171,7 @@ func (r *Rule) addPort(p networkingv1.NetworkPolicyPort) error {
 
 func (r *Rule) addRange(protocol Protocol, first, last int32) error {
 	if first < 1 || last > 65535 || last < first {
-		return fmt.Errorf("the ports %d to %d are no range from 1 to 65535", first, last)
+		return fmt.Errorf("the ports %d to %d are not a range from 1 to 65535", first, last)
 	}
 	r.Ports = append(r.Ports, PortRange{protocol, uint16(first), uint16(last)})
 	return nil
@@ -189,7 +189,7 @@ func protocolOf(p corev1.Protocol) (Protocol, error) {
 	return 0, fmt.Errorf("the protocol %s is unknown", p)
 }
 
-// selector reads a selector of the API. Its error names an operator that is unknown, or a value that is no label.
+// selector reads a selector of the API. Its error names an unknown operator or an invalid label value.
 func selector(s metav1.LabelSelector) (Selector, error) {
 	parsed, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil {
@@ -204,7 +204,7 @@ func everything() Selector {
 	return s
 }
 
-// network reads a CIDR and its exceptions. The zero Network: the exceptions leave nothing of it.
+// network reads a CIDR and its exceptions. It returns the zero Network if the exceptions leave nothing of it.
 func network(cidr string, except []string) (Network, error) {
 	whole, err := prefix(cidr)
 	if err != nil {
@@ -223,7 +223,7 @@ func network(cidr string, except []string) (Network, error) {
 			parts = append(parts, e)
 		}
 	}
-	// Shorter prefixes of the same address come first, and those inside of one follow it.
+	// Shorter prefixes of the same address come first, and those inside one follow it.
 	slices.SortFunc(parts, netip.Prefix.Compare)
 	for _, e := range parts {
 		if i := len(n.Except); i == 0 || !n.Except[i-1].Overlaps(e) {
@@ -233,14 +233,14 @@ func network(cidr string, except []string) (Network, error) {
 	return n, nil
 }
 
-// prefix reads a CIDR as the API has always taken it: with host bits, which count as 0.
+// prefix reads a CIDR as the API has always accepted it: with host bits, which are ignored.
 func prefix(cidr string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return netip.Prefix{}, err
 	}
 	if p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%s is an IPv4 address in IPv6's form", cidr)
+		return netip.Prefix{}, fmt.Errorf("%s is an IPv4-mapped IPv6 address", cidr)
 	}
 	return p.Masked(), nil
 }

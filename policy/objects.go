@@ -10,11 +10,11 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// configHash is the annotation of the objects of static pods (kubelet's ConfigHashAnnotationKey).
+// configHash is the annotation of static pods' objects (kubelet's ConfigHashAnnotationKey).
 const configHash = "kubernetes.io/config.hash"
 
 // FromPod returns what policies see of a Pod on the node of that name; ok is false if the pod has ended: its addresses
-// may belong to another one. Its own slices and maps are kept: do not modify them.
+// may belong to another pod. Its slices and maps are kept: do not modify them.
 func FromPod(o *corev1.Pod, node string) (p Pod, ok bool) {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return Pod{}, false
@@ -35,7 +35,7 @@ func FromPod(o *corev1.Pod, node string) (p Pod, ok bool) {
 		p.addPorts(c)
 	}
 	for _, c := range o.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways { // runs as long as the pod
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways { // a sidecar
 			p.addPorts(c)
 		}
 	}
@@ -53,8 +53,7 @@ func (p *Pod) addPorts(c corev1.Container) {
 	}
 }
 
-// FromNamespace returns what policies see of a Namespace. It always has the label of its name, which the API server
-// adds.
+// FromNamespace returns what policies see of a Namespace. It always has the name label, which the API server adds.
 func FromNamespace(o *corev1.Namespace) Namespace {
 	n := Namespace{Name: o.Name, Labels: o.Labels, LogDenied: o.Annotations[api.AnnotationLogDenied] == "true"}
 	if n.Labels[corev1.LabelMetadataName] != o.Name {
@@ -65,12 +64,12 @@ func FromNamespace(o *corev1.Namespace) Namespace {
 	return n
 }
 
-// FromNode returns what policies see of a Node: the addresses of its status, and those of its gateways in the pod
+// FromNode returns what policies see of a Node: the addresses in its status, and its gateway addresses in the pod
 // network, the first of each podCIDR.
 func FromNode(o *corev1.Node) Node {
 	n := Node{Name: o.Name, Labels: o.Labels}
 	for _, a := range o.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil { // the others are names
+		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are names
 			n.Addrs = append(n.Addrs, addr.Unmap())
 		}
 	}
@@ -79,7 +78,7 @@ func FromNode(o *corev1.Node) Node {
 		cidrs = []string{o.Spec.PodCIDR}
 	}
 	for _, text := range cidrs {
-		if cidr, err := netip.ParsePrefix(text); err == nil { // an invalid one is reported by who reads Nodes
+		if cidr, err := netip.ParsePrefix(text); err == nil { // an invalid one is reported where Nodes are read
 			n.Addrs = append(n.Addrs, cidr.Masked().Addr().Next())
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Direction is that of a connection, as the pod sees it that a policy applies to.
+// Direction is a connection's direction, as seen by the pod to which a policy applies.
 type Direction uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 
 func (d Direction) String() string { return [...]string{"ingress", "egress"}[d] }
 
-// Tier is a stage of the judgement. They follow each other in this order.
+// Tier is a stage of the judgement, in this order.
 type Tier uint8
 
 const (
@@ -33,7 +33,7 @@ func (t Tier) String() string {
 	return [...]string{"default", "Admin", "NetworkPolicy", "Baseline"}[t]
 }
 
-// Verdict is what a rule does with a connection that it takes.
+// Verdict is what a rule does with a connection that it matches.
 type Verdict uint8
 
 const (
@@ -45,7 +45,7 @@ const (
 
 func (v Verdict) String() string { return [...]string{"unknown", "Accept", "Deny", "Pass"}[v] }
 
-// Protocol is the number of a protocol that has ports (IANA); 0 is any other.
+// Protocol is the IANA number of a protocol with ports; 0 is any other.
 type Protocol uint8
 
 const (
@@ -83,15 +83,15 @@ func (r Ref) String() string {
 type Policy struct {
 	Ref
 	Tier Tier
-	// Priority orders the policies of Admin, and those of Baseline: the lower one is first.
+	// Priority orders the policies of Admin, and those of Baseline, lowest first.
 	Priority int
-	// Subject selects the pods that the policy applies to.
+	// Subject selects the pods to which the policy applies.
 	Subject Subjects
 	// Isolates says, by Direction, whether a NetworkPolicy isolates its pods.
 	Isolates [2]bool
-	// Rules are by Direction, in their order.
+	// Rules are by Direction, in order.
 	Rules [2][]Rule
-	// Problems are sentences about what is not understood, and what is done about it.
+	// Problems says what is not understood, and the consequence.
 	Problems []string
 }
 
@@ -103,27 +103,27 @@ type Subjects struct {
 	Pods       Selector
 }
 
-// Rule takes connections between the pods that its policy applies to and the peers that it names.
+// Rule matches connections between the pods to which its policy applies and the peers that it names.
 type Rule struct {
 	// Index is the rule's place in the API object, from 0; Name may be empty.
 	Index   int
 	Name    string
 	Verdict Verdict
-	// AnyPeer takes connections with every peer, pod or not. Otherwise the peer is one of Pods, of Networks, or a node.
+	// AnyPeer matches connections with every peer, pod or not. Otherwise the peer is one of Pods, of Networks, or a node.
 	AnyPeer  bool
 	Pods     []Subjects
 	Networks []Network
 	Nodes    []Selector
-	// AnyPort takes every protocol. Otherwise the port is in Ports or NamedPorts.
+	// AnyPort matches every protocol. Otherwise the port is in Ports or NamedPorts.
 	AnyPort    bool
 	Ports      []PortRange
 	NamedPorts []NamedPort
 }
 
-// Network is a range of addresses without some parts of it.
+// Network is a range of addresses with exceptions.
 type Network struct {
 	CIDR netip.Prefix
-	// Except are ranges inside of CIDR, none of which is part of another, sorted.
+	// Except are ranges inside CIDR, sorted, none contained in another.
 	Except []netip.Prefix
 }
 
@@ -135,7 +135,7 @@ func (n Network) String() string {
 	return text
 }
 
-// PortRange is destination ports, both ends included. 0 to 65535 are all of the protocol.
+// PortRange is a range of destination ports, both ends included. 0 to 65535 are all of the protocol.
 type PortRange struct {
 	Protocol    Protocol
 	First, Last uint16
@@ -151,7 +151,7 @@ func (p PortRange) String() string {
 	return fmt.Sprintf("%d-%d/%s", p.First, p.Last, p.Protocol)
 }
 
-// NamedPort is the port of that name, which pods have under different numbers. Protocol is 0 for any.
+// NamedPort is the port of that name, which has different numbers in different pods. Protocol is 0 for any.
 type NamedPort struct {
 	Protocol Protocol
 	Name     string
@@ -167,7 +167,7 @@ func (p NamedPort) String() string {
 // Selector selects by labels. The zero value selects nothing.
 type Selector struct {
 	requirements labels.Selector
-	// text is the same for selectors that require the same.
+	// text is the same for equivalent selectors.
 	text string
 }
 
@@ -176,10 +176,10 @@ func (s Selector) Matches(set map[string]string) bool {
 	return s.requirements != nil && s.requirements.Matches(labels.Set(set))
 }
 
-// Everything reports whether s selects every object, whatever its labels are.
+// Everything reports whether s selects every object, whatever its labels.
 func (s Selector) Everything() bool { return s.requirements != nil && s.requirements.Empty() }
 
-// String is the same for selectors that require the same, and different for others.
+// String is the same for equivalent selectors, and different for others.
 func (s Selector) String() string {
 	if s.requirements == nil {
 		return "nothing"
@@ -187,7 +187,7 @@ func (s Selector) String() string {
 	return "{" + s.text + "}"
 }
 
-// MarshalJSON writes the requirements as text, and null for a selector that selects nothing.
+// MarshalJSON encodes the requirements as text, and null for a selector that selects nothing.
 func (s Selector) MarshalJSON() ([]byte, error) {
 	if s.requirements == nil {
 		return []byte("null"), nil
@@ -195,7 +195,7 @@ func (s Selector) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s.text)
 }
 
-// UnmarshalJSON reads what MarshalJSON has written.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (s *Selector) UnmarshalJSON(data []byte) error {
 	var text *string
 	if err := json.Unmarshal(data, &text); err != nil || text == nil {
@@ -210,7 +210,7 @@ func (s *Selector) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// String is the same for those that select the same, and different for others.
+// String is the same for equivalent Subjects, and different for others.
 func (s Subjects) String() string {
 	if s.Namespace != "" {
 		return "pods " + s.Pods.String() + " of namespace " + s.Namespace
@@ -221,7 +221,7 @@ func (s Subjects) String() string {
 // AllPods selects every pod of every namespace.
 func AllPods() Subjects { return Subjects{Namespaces: everything(), Pods: everything()} }
 
-// newSelector sorts the requirements: those of one key have no order of their own.
+// newSelector sorts the requirements: those of one key are unordered otherwise.
 func newSelector(s labels.Selector) Selector {
 	requirements, selectable := s.Requirements()
 	if !selectable {
@@ -243,25 +243,25 @@ func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 // Pod is what policies see of a pod.
 type Pod struct {
 	PodKey
-	// UID is that of the API, and ConfigHash what a kubelet calls a pod of its own manifests, whose object in the API
-	// has another UID. Both may be empty.
+	// UID is the API object's, and ConfigHash is what a kubelet uses as UID for a static pod, whose API object has another
+	// UID. Both may be empty.
 	UID, ConfigHash string
 	Labels          map[string]string
-	// Addrs are the addresses under which others see the pod.
+	// Addrs are the addresses with which others see the pod.
 	Addrs []netip.Addr
-	// Ports are the ports that have a name.
+	// Ports are the named ports.
 	Ports []PodPort
 	// HostNetwork is true for pods that have their node's addresses. No policy selects them.
 	HostNetwork bool
-	// Created is metadata.creationTimestamp, in seconds since 1970. Of two pods with one address it belongs to the
-	// later one.
+	// Created is metadata.creationTimestamp, in seconds since 1970. If two pods have one address, it belongs to the later
+	// one.
 	Created int64
-	// Local is true for pods of the node whose rules are wanted.
+	// Local is true for pods on the node for which rules are compiled.
 	Local bool
 }
 
-// Is reports whether p is the pod that a kubelet calls by a UID, and not one of the same name before or after it.
-// Without a UID nothing is known against it.
+// Is reports whether p is the pod to which a kubelet gives a UID, and not an earlier or later one of the same name.
+// Without a UID it returns true.
 func (p Pod) Is(uid string) bool {
 	return uid == "" || p.UID == "" || uid == p.UID || uid == p.ConfigHash
 }
@@ -283,8 +283,8 @@ func (p PodPort) Has(named NamedPort) bool {
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// LogDenied: what is denied its pods is logged. It changes no verdict. A version that does not know it refuses a file
-	// that has it, which is why it is there only where it is true.
+	// LogDenied: what is denied for its pods is logged. It changes no verdict. A version that does not support it rejects
+	// a file that has it, which is why it is written only if true.
 	LogDenied bool `json:",omitempty"`
 }
 
@@ -292,6 +292,6 @@ type Namespace struct {
 type Node struct {
 	Name   string
 	Labels map[string]string
-	// Addrs are all addresses that the node sends from, also into the pod network.
+	// Addrs are all source addresses of the node, also in the pod network.
 	Addrs []netip.Addr
 }

@@ -34,7 +34,7 @@ func TestNetworkPolicies(t *testing.T) {
 		{"no policyTypes, egress", `{"podSelector": {}, "egress": [{}]}`,
 			"isolates ingress\nisolates egress\negress 0: Accept any=true [] [] [] ports any=true [] []"},
 		{"a direction that is not isolated", `{"podSelector": {}, "policyTypes": ["Ingress"], "egress": [{}]}`,
-			"isolates ingress\nspec.egress[0] is without effect: policyTypes does not name this direction"},
+			"isolates ingress\nspec.egress[0] has no effect: policyTypes does not name this direction"},
 		{"selectors", `{"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"b": "1", "a": "2"}}},
 			{"namespaceSelector": {"matchExpressions": [{"key": "c", "operator": "In", "values": ["y", "x"]}]}}]}]}`,
 			"isolates ingress\ningress 0: Accept any=false [pods {a=2,b=1} of namespace ns pods {} of namespaces {c in (x,y)}]" +
@@ -53,7 +53,7 @@ func TestNetworkPolicies(t *testing.T) {
 		{"an unknown field of a rule", `{"podSelector": {}, "ingress": [{"when": "weekday"}]}`,
 			"isolates ingress\nspec.ingress[0] accepts nothing: the field spec.ingress[0].when is unknown"},
 		{"an unknown peer", `{"podSelector": {}, "ingress": [{"from": [{}, {"podSelector": {}}]}]}`,
-			"isolates ingress\nspec.ingress[0] accepts nothing: peer 0: it has no field that this version knows"},
+			"isolates ingress\nspec.ingress[0] accepts nothing: peer 0: it has no field that this version supports"},
 		{"an unknown operator", `{"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchExpressions": [{"key": "a",
 			"operator": "Like"}]}}]}]}`,
 			"isolates ingress\nspec.ingress[0] accepts nothing: peer 0: the selector " +
@@ -63,7 +63,7 @@ func TestNetworkPolicies(t *testing.T) {
 		{"endPort of a name", `{"podSelector": {}, "ingress": [{"ports": [{"port": "web", "endPort": 80}]}]}`,
 			"isolates ingress\nspec.ingress[0] accepts nothing: port 0: endPort with the named port web"},
 		{"a range backwards", `{"podSelector": {}, "ingress": [{"ports": [{"port": 80, "endPort": 79}]}]}`,
-			"isolates ingress\nspec.ingress[0] accepts nothing: port 0: the ports 80 to 79 are no range from 1 to 65535"},
+			"isolates ingress\nspec.ingress[0] accepts nothing: port 0: the ports 80 to 79 are not a range from 1 to 65535"},
 		{"a CIDR that is none", `{"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.1"}}]}]}`,
 			`isolates ingress
 spec.ingress[0] accepts nothing: peer 0: netip.ParsePrefix("10.0.0.1"): no '/'`},
@@ -110,10 +110,10 @@ func TestClusterNetworkPolicies(t *testing.T) {
 			pods + "spec.ingress[0] accepts nothing: the field spec.ingress[0].from[1].services is unknown"},
 		{"an unknown peer to deny", subject + `"ingress": [{"action": "Deny", "from": [{}]}]`,
 			pods + "ingress 0: Deny any=true [] [] [] ports any=true [] []\n" +
-				"spec.ingress[0] denies everything: it has no field that this version knows"},
+				"spec.ingress[0] denies everything: it has no field that this version supports"},
 		{"an unknown protocol to pass", subject + `"ingress": [{"action": "Pass", "from": [{"namespaces": {}}], "protocols": [{}]}]`,
 			pods + "ingress 0: Deny any=true [] [] [] ports any=true [] []\n" +
-				"spec.ingress[0] denies everything: the protocol {} has not exactly one field that this version knows"},
+				"spec.ingress[0] denies everything: the protocol {} does not have exactly one field that this version supports"},
 		{"an unknown action", subject + `"ingress": [{"action": "Reject", "from": [{"namespaces": {}}]}]`,
 			pods + "ingress 0: Deny any=true [] [] [] ports any=true [] []\n" +
 				`spec.ingress[0] denies everything: the action "Reject" is unknown`},
@@ -166,7 +166,7 @@ func TestWhatIsNoPolicy(t *testing.T) {
 		}
 	}
 	if _, err := policy.ParseNetworkPolicy([]byte(`{"kind": "Pod"}`)); err == nil {
-		t.Error("a Pod is no NetworkPolicy")
+		t.Error("a Pod was accepted as a NetworkPolicy")
 	}
 }
 
@@ -192,7 +192,7 @@ func TestObjects(t *testing.T) {
 		n := policy.FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns",
 			Annotations: map[string]string{"policy.fairlead.dev/log-denied": value}}})
 		if n.LogDenied != want {
-			t.Errorf("with the annotation %q, what is denied is logged: %t", value, n.LogDenied)
+			t.Errorf("with the annotation %q, denied packets are logged: %t", value, n.LogDenied)
 		}
 	}
 	if n := policy.FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}); n.Labels["kubernetes.io/metadata.name"] != "ns" {

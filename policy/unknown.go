@@ -11,15 +11,15 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// unknown are the paths of fields, below spec, that the types of this version do not have:
+// unknown are paths of fields, below spec, that the types of this version do not have:
 // "spec.ingress[0].from[1].service". The API server sends such fields only as JSON.
 type unknown []string
 
 // mostErrors is how many errors the decoder returns at most (sigs.k8s.io/json, strictErrs). There may be more.
 const mostErrors = 100
 
-// decode reads an API object as JSON, and returns the fields of its spec that o does not have. The error says what is
-// wrong with the JSON.
+// decode decodes an API object from JSON, and returns the fields of its spec that o does not have. The error says what
+// is wrong with the JSON.
 func decode(doc []byte, o any) (unknown, error) {
 	strict, err := kjson.UnmarshalStrict(doc, o, kjson.DisallowUnknownFields)
 	if err != nil {
@@ -41,7 +41,7 @@ func decode(doc []byte, o any) (unknown, error) {
 	return out, nil
 }
 
-// in returns the first unknown field that is path or below it.
+// in returns the first unknown field at path or below.
 func (u unknown) in(path string) string {
 	for _, field := range u {
 		if rest, ok := strings.CutPrefix(field, path); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
@@ -51,7 +51,7 @@ func (u unknown) in(path string) string {
 	return ""
 }
 
-// outside returns the first unknown field that is below none of the lists, "spec.ingress" for one.
+// outside returns the first unknown field below none of the lists, for example "spec.ingress".
 func (u unknown) outside(lists ...string) string {
 	for _, field := range u {
 		inside := false
@@ -73,7 +73,7 @@ func checkKind(t metav1.TypeMeta, version, kind string) error {
 	return nil
 }
 
-// compact is a value of the API in a message.
+// compact formats an API value for a message.
 func compact(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// unread are the errors of rules that the types of this version cannot have, by path: an API that is alpha changes the
+// unread are the errors, by path, of rules that the types of this version cannot express: an alpha API changes the
 // types of its fields. One such rule must not keep the others from being enforced.
 type unread map[string]error
 
 func rulePath(d Direction, i int) string { return fmt.Sprintf("spec.%s[%d]", d, i) }
 
-// readRules returns a ClusterNetworkPolicy that cannot be read as a whole without what cannot be read of its rules: of
-// these name and action are left, if they are text.
+// readRules returns a ClusterNetworkPolicy that cannot be decoded as a whole, without the undecodable rules: of these
+// only name and action are left, if they are strings.
 func readRules(doc []byte) ([]byte, unread, error) {
 	var o map[string]any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(doc, &o); err != nil {
@@ -46,7 +46,7 @@ func readRule(d Direction, r any) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(doc, new(v1alpha2.ClusterNetworkPolicyIngressRule))
 }
 
-// heading is what of a rule says which one it is, and what it does.
+// heading returns the name and action of a rule.
 func heading(r any) map[string]any {
 	fields, _ := r.(map[string]any)
 	out := map[string]any{}

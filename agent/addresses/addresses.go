@@ -1,8 +1,8 @@
-// Package addresses allocates addresses of IPPools to pods and releases them: what a pod asks for, the probe of the
-// underlay, releases that could not be made yet, and what the node finds of allocations whose pods are gone
-// (package reclaim has the rules). Who holds which address stands in allocations (package allocation), whose owner
-// names node, container and boot. Two things are on disk here, one file each: pending releases, and the addresses of
-// interfaces that other plugins made.
+// Package addresses allocates addresses of IPPools to pods and releases them: it evaluates what a pod asks for, probes
+// the underlay, defers releases that cannot be made yet, and compares allocations with the node to find those whose
+// pods are gone (package reclaim has the rules). Allocations (package allocation) record who holds which address; their
+// owner names node, container and boot. Two kinds of records are on disk here, one file each: pending releases, and the
+// addresses of interfaces that other plugins created.
 package addresses
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Parts are what Addresses are made of.
+// Parts are the dependencies of Addresses.
 type Parts struct {
 	Config   api.AgentConfig
 	NodeName string
@@ -41,7 +41,7 @@ type Parts struct {
 	Log       logr.Logger
 }
 
-// Addresses are those of IPPools, on this node.
+// Addresses allocates and releases this node's addresses of IPPools.
 type Addresses struct {
 	Parts
 	store     allocation.Store
@@ -77,30 +77,30 @@ func New(parts Parts) (*Addresses, error) {
 		p.Log.Error(err, "taking over an older agent's deferred releases", "directory", olderPendingDir)
 	}
 	if err := p.living.load(); err != nil {
-		p.Log.Error(err, "reading which addresses containers have on interfaces of other plugins", "directory", p.living.dir)
+		p.Log.Error(err, "reading the addresses that containers have on other plugins' interfaces", "directory", p.living.dir)
 	}
 	p.newWitness()
 	return p, nil
 }
 
-// freeMap is the controller's present free map of a pool.
+// freeMap is the controller's current free map of a pool.
 func (p *Addresses) freeMap(name string) (pool.FreeMap, bool) {
 	read, err := pool.Read(p.Source.Snapshot().IPPools[name])
 	return read.Free, err == nil
 }
 
-// Close ends what is still announced.
+// Close ends announcements that are still in progress.
 func (p *Addresses) Close() {
 	p.stop()
 	p.announcing.Wait()
 }
 
-// ErrBusy is the answer to a request for a container on which another one is at work.
+// ErrBusy is the answer to a request for a container for which another request is in progress.
 func ErrBusy() error {
 	return cniserver.TryAgainLater(errors.New("another request, or the clean-up after one, is in progress for this container"))
 }
 
-// Held are this node's allocations, as the store has them now. It waits for an API server no longer than a DEL does.
+// Held are this node's allocations, as the store has them now. It waits for the API server no longer than a DEL does.
 func (p *Addresses) Held(ctx context.Context) ([]api.IPAllocation, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -113,15 +113,15 @@ func (p *Addresses) Owner(a api.Attachment) api.AllocationOwner {
 		IfName: a.IfName, Network: a.Network, Node: p.NodeName, Netns: a.Netns, BootID: a.BootID}
 }
 
-// Announce announces to the underlay where a bridged pod is. It takes seconds, and no ADD waits for it: the first frame
-// goes out at once.
+// Announce announces a bridged pod's location to the underlay. It takes seconds, but no ADD waits for it: the first
+// frame is sent at once.
 func (p *Addresses) Announce(a api.Attachment) {
 	if !a.Bridged || p.running.Err() != nil {
 		return
 	}
 	p.announcing.Go(func() {
 		if err := wire.Announce(p.running, a.Netns, a.IfName, a.MAC, addrsOf(a)); err != nil {
-			p.Log.V(1).Info("announcing a pod's addresses ended early: the pod may be gone", "pod", a.Pod(), "err", err.Error())
+			p.Log.V(1).Info("stopped announcing a pod's addresses early: the pod may be gone", "pod", a.Pod(), "err", err.Error())
 		}
 	})
 }

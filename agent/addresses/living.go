@@ -21,29 +21,29 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// livingDir has what containers of this node were given for interfaces that another plugin makes, one file each:
-// nothing else on the node says so, and their allocations may be lost.
+// livingDir records the addresses that containers of this node got for interfaces that another plugin creates, one file
+// each: nothing else on the node records them, and their allocations may be lost.
 const livingDir = "/var/lib/fairlead/secondary-addresses"
 
-// livingFile is the content of one. Unknown fields are a newer agent's, and ignored.
+// livingFile is the content of one file. Unknown fields come from a newer agent, and are ignored.
 type livingFile struct {
 	Owner api.AllocationOwner `json:"owner"`
 	// Pools are the IPPools of the addresses, by the names of their allocations.
 	Pools map[string]string `json:"pools"`
 }
 
-// living are these files. A file is there from before the ADD is answered until the address is released, or its
-// container gone.
+// living are the files in livingDir. A file exists from before the ADD is answered until the address is released, or
+// its container is gone.
 type living struct {
 	dir string
 
 	mu sync.Mutex
-	of map[string]livingFile // by the names of files, which attachments.HostOf gives
+	of map[string]livingFile // by file name, from attachments.HostOf
 }
 
 func (l *living) path(host string) string { return filepath.Join(l.dir, host+".json") }
 
-// load reads all files. Those that mean nothing, as a full disk leaves them, are in the error, and left out.
+// load reads all files. Invalid ones, such as a full disk leaves behind, are named in the error and left out.
 func (l *living) load() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,10 +64,10 @@ func (l *living) load() error {
 			err = json.Unmarshal(data, &f)
 		}
 		if err == nil && attachments.HostOf(f.Owner) != host {
-			err = errors.New("it is not what the agent writes")
+			err = errors.New("the agent did not write it")
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s does not say which addresses a container has: %w. Remove it", l.path(host), err))
+			errs = append(errs, fmt.Errorf("%s is not a valid record of a container's addresses: %w. Remove it", l.path(host), err))
 			continue
 		}
 		l.of[host] = f
@@ -98,7 +98,8 @@ func (l *living) keep(o api.AllocationOwner, given []allocator.Address) error {
 	return nil
 }
 
-// forget is for an owner that has no address any more. A file that stays is removed when its container is gone.
+// forget removes the file of an owner that no longer has an address. If that fails, the file is removed when its
+// container is gone.
 func (l *living) forget(host string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +117,7 @@ func (l *living) all() map[string]livingFile {
 	return maps.Clone(l.of)
 }
 
-// with is the file of the owner that has the address with that allocation.
+// with returns the file of the owner that has the address of that allocation.
 func (l *living) with(name string) (f livingFile, found bool) {
 	for _, f := range l.all() {
 		if _, has := f.Pools[name]; has {
@@ -131,7 +132,7 @@ func (p *Addresses) livesOn(o api.AllocationOwner) bool {
 	return o.BootID == p.Registry.BootID && !netnsGone(o.Netns)
 }
 
-// inUse implements allocator.InUse: an address whose allocation is gone, but not the container that has it, is not
+// inUse implements allocator.InUse: an address whose allocation is gone, but whose container still exists, is not
 // allocated to another.
 func (p *Addresses) inUse(ctx context.Context, name string) (*api.IPAllocation, error) {
 	f, found := p.living.with(name)
@@ -148,8 +149,8 @@ func (p *Addresses) inUse(ctx context.Context, name string) (*api.IPAllocation, 
 	return holder, p.restoreSecondary(ctx, f, name)
 }
 
-// restoreSecondary recreates a lost allocation of an interface that another plugin made, unless a request for it is at
-// work.
+// restoreSecondary recreates a lost allocation of an interface that another plugin created, unless a request for it is
+// in progress.
 func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name string) error {
 	host := attachments.HostOf(f.Owner)
 	if !p.Registry.Locks.TryLock(host) {
@@ -169,7 +170,7 @@ func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name str
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of address %s, which %s has, was lost and cannot be restored: %w", addr, o, err)
 	}
-	if !lost { // an ADD of another asks for addresses that are in use, too
+	if !lost { // another container's ADD checks addresses in use, too
 		return nil
 	}
 	p.Log.Info("recreated a lost allocation", "owner", o.String(), "network", o.Network, "address", addr, "pool", pool)
@@ -177,7 +178,8 @@ func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name str
 	return nil
 }
 
-// restoreSecondaries recreates what living containers have lost of held, and forgets the others.
+// restoreSecondaries recreates the allocations of living containers that are missing from held, and removes the files
+// of containers that are gone.
 func (p *Addresses) restoreSecondaries(ctx context.Context, held []api.IPAllocation) error {
 	has := map[string]bool{} // name and file
 	for _, h := range held {
@@ -187,7 +189,7 @@ func (p *Addresses) restoreSecondaries(ctx context.Context, held []api.IPAllocat
 	for host, f := range p.living.all() {
 		if !p.livesOn(f.Owner) {
 			if err := p.living.forget(host); err != nil {
-				errs = append(errs, fmt.Errorf("forgetting the addresses of a container that is gone: %w", err))
+				errs = append(errs, fmt.Errorf("removing the record of a deleted container's addresses: %w", err))
 			}
 			continue
 		}

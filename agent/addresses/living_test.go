@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// What a container was given outlives the agent. A file of a newer agent is read, and one that a full disk has
-// truncated, or somebody else has written, is named and keeps no other from being read.
+// The addresses of containers outlive the agent. A newer agent's file is read; one that a full disk has truncated, or
+// that another program has written, is named and does not prevent the others from being read.
 func TestLiving(t *testing.T) {
 	l := living{dir: filepath.Join(t.TempDir(), "not", "yet")}
 	if err := l.load(); err != nil || len(l.all()) != 0 {
@@ -43,7 +43,7 @@ func TestLiving(t *testing.T) {
 		}
 	}
 	next := living{dir: l.dir}
-	if err := next.load(); err == nil || strings.Count(err.Error(), "does not say which addresses a container has") != 3 {
+	if err := next.load(); err == nil || strings.Count(err.Error(), "is not a valid record of a container's addresses") != 3 {
 		t.Errorf("the damaged files are reported as %v", err)
 	}
 	if f, found := next.with("red.10.1.0.7"); !found || f.Owner != owner || f.Pools["red.10.1.0.7"] != "p" || len(next.all()) != 1 {
@@ -59,8 +59,8 @@ func TestLiving(t *testing.T) {
 	}
 }
 
-// An address whose allocation is gone is its container's as long as that lives, and gets its allocation back. One of a
-// container of an earlier boot, or whose network namespace is gone, is free, as is one that no container has.
+// An address whose allocation is gone belongs to its container as long as that lives, and its allocation is restored.
+// One of a container of an earlier boot, or whose network namespace is gone, is free, as is one that no container has.
 func TestInUse(t *testing.T) {
 	const lost = "red.10.1.0.7"
 	for what, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// source is one that answers with a snapshot alone.
+// source is a Source that has only a snapshot.
 type source struct {
 	inputs.Source
 	is inputs.Snapshot
@@ -19,8 +19,8 @@ type source struct {
 
 func (s *source) Snapshot() *inputs.Snapshot { return &s.is }
 
-// The data of an API server that was away may be of an older backup, in which addresses of running pods are free. Each
-// node looks after an outage, and none allocates an address before the others have had the time for it.
+// After an outage, the API server's data may be from an older backup, in which addresses of running pods are free. Each
+// node checks that after an outage, and none allocates an address before the others have had time for it.
 func TestAfterAnOutage(t *testing.T) {
 	s := &source{}
 	p := &Addresses{Parts: Parts{Source: s, Intervals: api.DefaultIntervals().Agent},
@@ -51,7 +51,7 @@ func TestAfterAnOutage(t *testing.T) {
 		if w.looked = time.Now().Add(-c.looked); c.now {
 			w.lookNow()
 		}
-		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // who asks asks once
+		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // a request is made once
 			if due, err := w.due(c.ask, w.outages); err != nil || due != want {
 				t.Errorf("%s, %d: due %t, %v, want %t", what, i, due, err, want)
 			}

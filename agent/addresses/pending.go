@@ -18,22 +18,24 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// pendingDir has the deferred releases: one file for each container that was deleted while the API server was away.
+// pendingDir has the deferred releases: one file for each container that was deleted while the API server was
+// unreachable.
 const pendingDir = "/var/lib/fairlead/pending-releases"
 
-// olderPendingDir is where the first agents kept them, in the same files.
+// olderPendingDir is where the first agents kept them, in the same format.
 const olderPendingDir = "/var/lib/fairlead/owed"
 
 // releaseTimeout is how long a DEL waits for the API server.
 const releaseTimeout = 3 * time.Second
 
-// pendingReleases are files, named like the container's host end, that say whose addresses are to be released. A file
-// is there from before the DEL is answered until they are.
+// pendingReleases are files, named like the container's host end, that name the owners of addresses to be released. A
+// file exists from before the DEL is answered until they are released.
 type pendingReleases struct{ dir string }
 
 func (o pendingReleases) path(host string) string { return filepath.Join(o.dir, host+".json") }
 
-// takeOver moves the files that an older agent has left in its directory: it cannot release these addresses any more.
+// takeOver moves the files that an older agent has left in its directory: that agent can no longer release these
+// addresses.
 func (o pendingReleases) takeOver(older string) error {
 	left, err := pendingReleases{older}.hosts()
 	if err != nil || len(left) == 0 {
@@ -49,7 +51,7 @@ func (o pendingReleases) takeOver(older string) error {
 	return errors.Join(errs...)
 }
 
-// keep writes the file, whole or not at all.
+// keep writes the file atomically.
 func (o pendingReleases) keep(owner api.AllocationOwner) error {
 	data, err := json.Marshal(owner)
 	if err != nil {
@@ -66,7 +68,7 @@ func (o pendingReleases) done(host string) error {
 	return nil
 }
 
-// unreadableError says that a file is none of the agent's.
+// unreadableError says that a file was not written by the agent.
 type unreadableError struct{ path string }
 
 func (e unreadableError) Error() string {
@@ -74,8 +76,7 @@ func (e unreadableError) Error() string {
 		"namespace is gone"
 }
 
-// of returns the owner that is written down for a host end. A file that is there and means
-// nothing is an unreadableError.
+// of returns the owner that is recorded for a host end. An invalid file is an unreadableError.
 func (o pendingReleases) of(host string) (owner api.AllocationOwner, found bool, err error) {
 	data, err := os.ReadFile(o.path(host))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +91,7 @@ func (o pendingReleases) of(host string) (owner api.AllocationOwner, found bool,
 	return owner, true, nil
 }
 
-// hosts are the host ends for which there is a file.
+// hosts are the host ends that have a file.
 func (o pendingReleases) hosts() ([]string, error) {
 	entries, err := os.ReadDir(o.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -105,14 +106,13 @@ func (o pendingReleases) hosts() ([]string, error) {
 	return out, nil
 }
 
-// Release releases what an owner (by ContainerID, IfName, Network and IPAMOnly) holds of
-// pools. If that cannot be done now it is recorded and done later: its interface is
-// gone all the same.
+// Release releases the pool addresses that an owner (by ContainerID, IfName, Network and IPAMOnly) holds. If that is
+// impossible now, it is recorded and done later: the interface is gone in any case.
 func (p *Addresses) Release(ctx context.Context, o api.AllocationOwner) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	err := p.allocator.Release(ctx, o)
-	if err == nil || errors.Is(err, allocation.ErrNoKind) { // where there are no pools no addresses are held
+	if err == nil || errors.Is(err, allocation.ErrNoKind) { // without pools, no addresses are held
 		return p.pending.done(attachments.HostOf(o))
 	}
 	if werr := p.pending.keep(o); werr != nil {
@@ -149,8 +149,8 @@ func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
 	return p.pending.done(attachments.HostOf(o))
 }
 
-// settleAll makes all deferred releases, until the store is not reached. An unreadable file does not hold up the
-// others.
+// settleAll makes all deferred releases, or stops when the store is unreachable. An unreadable file does not hold up
+// the others.
 func (p *Addresses) settleAll(ctx context.Context) error {
 	hosts, err := p.pending.hosts()
 	if err != nil {

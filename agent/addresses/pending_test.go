@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// A pending release outlives the agent, whole; what somebody else wrote there is not acted on.
+// A pending release outlives the agent, complete; what another program wrote there has no effect.
 func TestPendingReleases(t *testing.T) {
 	o := pendingReleases{dir: filepath.Join(t.TempDir(), "not", "yet")}
 	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net"}
@@ -73,7 +73,7 @@ func TestPendingReleases(t *testing.T) {
 	}
 }
 
-// A file that a full disk has spoiled keeps no other address from being released.
+// A file that a full disk has damaged does not prevent other addresses from being released.
 func TestSettlePastASpoiledFile(t *testing.T) {
 	store, err := allocation.NewDirectory(t.TempDir())
 	if err != nil {
@@ -89,7 +89,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 	if err := p.pending.keep(owner); err != nil {
 		t.Fatal(err)
 	}
-	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one is read first, whatever the order
+	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one of them is read first, whatever the order
 		if err := os.WriteFile(p.pending.path(host), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestReleaseIsBounded(t *testing.T) {
 		if err := p.Release(t.Context(), owner); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != releaseTimeout { // by the clock of the test
+		if took := time.Since(began); took != releaseTimeout { // by the test's clock
 			t.Errorf("the DEL waited %s, want %s", took, releaseTimeout)
 		}
 		if pending, err := p.ReleasePending(attachments.HostOf(owner)); !pending || err != nil {
@@ -131,7 +131,7 @@ func TestReleaseIsBounded(t *testing.T) {
 	})
 }
 
-// Whether a network namespace is gone can't be told where its directory is not to be seen.
+// Whether a network namespace is gone is unknown if its directory is not visible.
 func TestNetnsGone(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")
@@ -140,7 +140,7 @@ func TestNetnsGone(t *testing.T) {
 	}
 	for path, want := range map[string]bool{
 		there: false, filepath.Join(dir, "gone"): true, filepath.Join(dir, "no", "mount"): false,
-		"/proc/self/ns/net": false, "/proc/4194305/ns/net": false, // above the largest PID that there is
+		"/proc/self/ns/net": false, "/proc/4194305/ns/net": false, // above the largest possible PID
 	} {
 		if got := netnsGone(path); got != want {
 			t.Errorf("%s: gone %t, want %t", path, got, want)

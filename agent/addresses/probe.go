@@ -20,24 +20,22 @@ import (
 )
 
 const (
-	// probeAhead is how many addresses of a pool are asked for in advance.
+	// probeAhead is how many addresses of a pool are probed in advance.
 	probeAhead = 3
-	// probeUsed is for how long a pool counts as used after the last pod got an
-	// address of it.
+	// probeUsed is how long a pool counts as in use after the last pod got an address from it.
 	probeUsed = 10 * time.Minute
 )
 
-// prober asks the underlay who uses an address, and remembers the answer for a while.
-// It asks for the next few addresses of the pools in use before pods come, so that an
-// ADD seldom waits for it.
+// prober probes the underlay for hosts that use an address, and keeps the answer for a while. It probes the next few
+// addresses of the pools in use in advance, so that an ADD seldom waits for it.
 type prober struct {
 	board   *status.Board
 	source  inputs.Source
 	timeout time.Duration
-	// mostAge is how old an answer of the underlay may be, and every how often candidates are asked for.
+	// mostAge is how old an answer of the underlay may be; every is the interval at which candidates are probed.
 	mostAge, every time.Duration
 
-	more signal.Signal // more candidates are to be asked for
+	more signal.Signal // more candidates are to be probed
 
 	mu      sync.Mutex
 	answers map[where]answer
@@ -70,8 +68,9 @@ func (p *prober) use(pools []pool.Pool) {
 	p.more.Notify()
 }
 
-// free reports whether an address was not in use a moment ago. That serves once: the pod that gets the address then
-// answers for it. That it was in use is not believed later: a pod of another node may have released it since.
+// free reports whether an address was recently found not in use. Such an answer is used once: after that, the pod that
+// gets the address answers for it. That an address was in use is not remembered: a pod of another node may have
+// released it since.
 func (p *prober) free(w where) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +79,7 @@ func (p *prober) free(w where) bool {
 	return ok && !a.found && time.Since(a.at) < p.mostAge
 }
 
-// young reports whether there is an answer that will do until candidates are asked for again.
+// young reports whether there is an answer that stays valid until candidates are probed again.
 func (p *prober) young(w where) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +87,7 @@ func (p *prober) young(w where) bool {
 	return ok && time.Since(a.at) < p.mostAge-p.every
 }
 
-// ask asks for addresses of one VLAN.
+// ask probes addresses in one VLAN.
 func (p *prober) ask(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[where]answer, error) {
 	used, err := wire.Ask(ctx, wire.Question{NIC: p.board.Load().NIC, VLAN: vlan, Addrs: addrs, Timeout: p.timeout})
 	if err != nil {
@@ -102,7 +101,7 @@ func (p *prober) ask(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[
 	return answers, nil
 }
 
-// remember keeps answers, and forgets those that are too old.
+// remember keeps answers, and drops those that are too old.
 func (p *prober) remember(answers map[where]answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +115,8 @@ func (p *prober) remember(answers map[where]answer) {
 	p.answers = answers
 }
 
-// probe implements allocator.Probe. Where the underlay is not to be asked the node looks
-// at itself all the same.
+// probe implements allocator.Probe. Where the underlay is not probed, the node still checks its own pods and
+// interfaces.
 func (p *Addresses) probe(ctx context.Context, a allocator.Address) (who api.MAC, found bool, err error) {
 	if ctx.Value(unprobed{}) != nil {
 		return who, false, nil
@@ -148,8 +147,8 @@ func (p *Addresses) probe(ctx context.Context, a allocator.Address) (who api.MAC
 	return answers[w].who, answers[w].found, nil
 }
 
-// usedHere returns an error if a pod of this node has the address: its allocation was
-// lost, and is restored. The pod can't be asked: its answer would not come by the NIC.
+// usedHere returns an error if a pod of this node has the address: its allocation was lost, and is being restored.
+// Probing cannot find this pod: its answer would not arrive on the NIC.
 func (p *Addresses) usedHere(a allocator.Address) error {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -163,15 +162,14 @@ func (p *Addresses) usedHere(a allocator.Address) error {
 	return nil
 }
 
-// nodes reports whether an address is one of this node's interfaces. The node can't be asked:
-// it does not hear what it sends itself. Its Node need not have the address: a virtual one
-// moves from node to node.
+// nodes reports whether an address is on one of this node's interfaces. Probing cannot find it: the node does not
+// receive its own frames. Its Node need not list the address: a virtual one moves from node to node.
 func (p *Addresses) nodes(addr netip.Addr) (bool, error) {
 	addrs, err := link.NodeAddrs(p.Config.HostGateway)
 	return slices.Contains(addrs, addr), err
 }
 
-// nicMAC is the NIC's, zero while there is none.
+// nicMAC is the NIC's MAC; zero without a NIC.
 func (p *Addresses) nicMAC() (mac api.MAC) {
 	if nic, err := net.InterfaceByName(p.Board.Load().NIC); err == nil {
 		copy(mac[:], nic.HardwareAddr)
@@ -179,7 +177,7 @@ func (p *Addresses) nicMAC() (mac api.MAC) {
 	return mac
 }
 
-// RunProber asks for candidates until ctx ends: now and then, and after an ADD.
+// RunProber probes candidates until ctx ends: at intervals, and after an ADD.
 func (p *Addresses) RunProber(ctx context.Context) {
 	signal.Loop(ctx, p.Intervals.Probe, p.prober.more, p.probeAhead)
 }
@@ -204,7 +202,7 @@ func (p *Addresses) probeAhead(ctx context.Context) {
 	}
 }
 
-// pools are those in use, as they are now.
+// pools are the current versions of the pools in use.
 func (p *prober) pools() (out []pool.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,14 +210,14 @@ func (p *prober) pools() (out []pool.Pool) {
 	for name, last := range p.inUse {
 		if time.Since(last) > probeUsed {
 			delete(p.inUse, name)
-		} else if q, err := pool.Read(all[name]); err == nil { // it may be gone, or not seen yet
+		} else if q, err := pool.Read(all[name]); err == nil { // it may have been deleted, or not been seen yet
 			out = append(out, q)
 		}
 	}
 	return out
 }
 
-// conflict is an address that another host on the underlay uses, or, with a name, this node.
+// conflict is an address that another host on the underlay uses, or, if node is set, this node.
 type conflict struct {
 	allocator.Address
 	who  api.MAC
@@ -228,18 +226,18 @@ type conflict struct {
 
 func (c conflict) String() string {
 	if c.node != "" {
-		return fmt.Sprintf("address %s of IPPool %s is node %s's own, on one of its interfaces: it is skipped. Remove it there, "+
-			"or name it in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.node)
+		return fmt.Sprintf("address %s of IPPool %s is on one of node %s's own interfaces: it is skipped. Remove it there, "+
+			"or add it to the pool's spec.excludes", c.Prefix.Addr(), c.Pool, c.node)
 	}
 	vlan := "untagged"
 	if c.VLAN != 0 {
 		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)
 	}
 	return fmt.Sprintf("address %s of IPPool %s is used by another host on the underlay (MAC %s, %s): it is skipped. Find the "+
-		"device, or name the address in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.who, vlan)
+		"device, or add the address to the pool's spec.excludes", c.Prefix.Addr(), c.Pool, c.who, vlan)
 }
 
-// conflicts collects what is found while one pod gets its addresses.
+// conflicts collects the conflicts found while one pod's addresses are allocated.
 type conflicts struct {
 	mu    sync.Mutex
 	found []conflict

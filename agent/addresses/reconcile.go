@@ -22,18 +22,18 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// doubtfulFor is for how long there may be something that the agent does not know of after an answer of the API server
-// got lost, or the agent of before had a request on its way: longer than an API server works on one.
+// doubtfulFor is how long there may be an allocation that the agent has not seen, after a reply of the API server got
+// lost or while a request of the previous agent is in flight: longer than an API server works on a request.
 const doubtfulFor = 2 * time.Minute
 
-// witness compares this node's allocations with what is on the node. Only reconcile uses it, but for lookNow.
+// witness compares this node's allocations with what is on the node. Except for lookNow, only Reconcile uses it.
 type witness struct {
 	reclaim.Node
 	every         api.AgentIntervals
 	began, looked time.Time
 	outages       int // of the API server, at the last look
 	now           atomic.Bool
-	wake          signal.Signal // gets a value when it is to be looked now
+	wake          signal.Signal // gets a value when Reconcile is to run now
 }
 
 func (p *Addresses) newWitness() {
@@ -43,20 +43,20 @@ func (p *Addresses) newWitness() {
 		Clock: func() time.Duration { return time.Since(w.began) }}
 }
 
-// lockOwner keeps requests for the owner's interface away.
+// lockOwner locks out requests for the owner's interface.
 func (p *Addresses) lockOwner(o api.AllocationOwner) (unlock func(), ok bool) {
 	host := attachments.HostOf(o)
 	return func() { p.Registry.Locks.Unlock(host) }, p.Registry.Locks.TryLock(host)
 }
 
-// lookNow has allocations compared with the node.
+// lookNow triggers a comparison of allocations with the node.
 func (w *witness) lookNow() {
 	w.now.Store(true)
 	w.wake.Notify()
 }
 
-// due reports whether the store is to be read; ask, that it is the API server's. After an outage it may have lost
-// allocations: so it has where etcd was restored from a backup.
+// due reports whether the store is to be read; ask says that the store is the API server. After an outage it may have
+// lost allocations, as when etcd was restored from a backup.
 func (w *witness) due(ask bool, outages int) (bool, error) {
 	every := w.every.Allocations
 	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
@@ -68,21 +68,20 @@ func (w *witness) due(ask bool, outages int) (bool, error) {
 	return w.Suspicious()
 }
 
-// Reconcile compares this node's allocations with what is on it. The node
-// is the first witness of its pods: see package reclaim. An allocation that a living
-// pod has lost is restored.
+// Reconcile compares this node's allocations with what is on it. The node has the best evidence about its own pods: see
+// package reclaim. An allocation that a living pod has lost is restored.
 func (p *Addresses) Reconcile(ctx context.Context) error {
 	snapshot := p.Source.Snapshot()
 	if snapshot.Trouble != nil {
-		return nil // without the API server nothing is known, and the trouble is reported elsewhere
+		return nil // nothing is known without the API server, which is reported elsewhere
 	}
 	errs := []error{p.settleAll(ctx)}
 	w := &p.witness
 	if due, err := w.due(p.Client != nil, snapshot.Outages); err != nil || !due {
 		return errors.Join(append(errs, err)...)
 	}
-	// Allocations first: one whose owner is not on record a moment later had its
-	// whole ADD or DEL to be so.
+	// Allocations are read first: if an owner has no record after that, its ADD or DEL has had all of its duration to
+	// write one.
 	held, err := p.Held(ctx)
 	if errors.Is(err, allocation.ErrNoKind) && !p.Config.EnableBridgingMode {
 		held, err = nil, nil // there are no pools here
@@ -93,20 +92,20 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 	}
 	w.looked, w.outages = time.Now(), snapshot.Outages
 	restored := errors.Join(p.restoreAllocations(ctx, held), p.restoreSecondaries(ctx, held))
-	if restored != nil { // as soon as a false owner is reclaimed, and before another pod gets the address
+	if restored != nil { // retry as soon as a false owner is reclaimed, before another pod gets the address
 		w.now.Store(true)
 	}
 	return errors.Join(append(errs, restored, p.reclaimAllocations(ctx, held))...)
 }
 
-// errReplaced is why no address is allocated for a while.
+// errReplaced says why no address is allocated for a while.
 var errReplaced = errors.New("the data of the Kubernetes API server was replaced, as by a restored backup: addresses of " +
-	"running pods may be missing in it until their nodes have recreated the allocations")
+	"running pods may be missing from it until their nodes have recreated the allocations")
 
-// unsettled is why no address of a pool may be allocated now; nil if one may.
+// unsettled returns why no address of a pool may be allocated now; nil if one may.
 func (p *Addresses) unsettled() error {
 	s := p.Source.Snapshot()
-	if s.Away { // whose data it is going to have is not known
+	if s.Away { // it is unknown which data it will have
 		return s.Trouble
 	}
 	if until := s.Replaced.Add(p.Intervals.Replaced); time.Now().Before(until) {
@@ -128,8 +127,8 @@ func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocat
 	return err
 }
 
-// see is what this node sees of an owner. It does not look for more of one that may live anyhow, nor of one whose
-// interface another plugin made: that is neither on record nor among the interfaces of ours.
+// see returns what this node sees of an owner. It stops once the owner may be alive, and for an interface that another
+// plugin created: that is neither on record nor among Fairlead's interfaces.
 func (p *Addresses) see(o api.AllocationOwner) (reclaim.Sight, error) {
 	sight := reclaim.Sight{BootID: p.Registry.BootID, NetnsGone: netnsGone(o.Netns)}
 	if o.IPAMOnly || sight.Gone(o) == "" {
@@ -148,8 +147,8 @@ func (p *Addresses) see(o api.AllocationOwner) (reclaim.Sight, error) {
 	return sight, nil
 }
 
-// netnsGone reports whether a network namespace is gone that had this path. That a process has ended says nothing of
-// the namespace it had, and where the directory is not there the agent may not see the host's.
+// netnsGone reports whether the network namespace that had this path is gone. That a process has ended proves nothing
+// about its namespace, and if the directory does not exist, the agent may not see the host's.
 func netnsGone(path string) bool {
 	if path == "" || strings.HasPrefix(path, "/proc/") {
 		return false
@@ -161,8 +160,8 @@ func netnsGone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// restoreAllocations restores what living pods have lost: the object was deleted, or the cluster's database was emptied
-// or restored.
+// restoreAllocations restores the allocations that living pods have lost: the object was deleted, or the cluster's
+// database was emptied or restored.
 func (p *Addresses) restoreAllocations(ctx context.Context, held []api.IPAllocation) error {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -190,8 +189,7 @@ func (p *Addresses) restoreAllocations(ctx context.Context, held []api.IPAllocat
 	return errors.Join(errs...)
 }
 
-// restoreAllocation restores the allocation of the pod's address i, unless the pod was
-// deleted since it was looked at.
+// restoreAllocation restores the allocation of the pod's address i, unless the pod was deleted meanwhile.
 func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i int) error {
 	if !p.Registry.Locks.TryLock(a.HostIf) {
 		return nil
@@ -218,8 +216,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 	return nil
 }
 
-// Check returns an error if the API server says that a pod's address is not its
-// own. That it does not answer is none.
+// Check returns an error if, according to the API server, a pod's address is not its own. No answer is not an error.
 func (p *Addresses) Check(ctx context.Context, a api.Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -236,8 +233,8 @@ func (p *Addresses) Check(ctx context.Context, a api.Attachment) error {
 	return nil
 }
 
-// Orphaned are the allocations in a network whose containers are not among valid, those that the runtime knows.
-// Where the API server is away there are none: that is left to Reconcile.
+// Orphaned are the allocations in a network whose containers are not among valid, which the runtime lists. It returns
+// none if the API server is unreachable: that is left to Reconcile.
 func (p *Addresses) Orphaned(ctx context.Context, network string, valid map[attachments.Key]bool) (
 	[]api.IPAllocation, error) {
 	if !p.Config.EnableBridgingMode || p.Source.Snapshot().Trouble != nil {

@@ -21,12 +21,12 @@ import (
 // PoolRequest is what a bridged pod asks for.
 type PoolRequest struct {
 	selection.PoolRequest
-	// keep is their reservation; nil for none.
+	// keep is the addresses' reservation; nil for none.
 	keep *api.AllocationReservation
 }
 
-// Request returns what a pod's annotations ask for; nil is a routed pod. A pod of which
-// that is not known waits: an address of the podCIDR instead would be wrong, silently.
+// Request returns what a pod's annotations ask for; nil means a routed pod. A pod whose annotations are not known
+// waits: giving it an address of the podCIDR instead would be silently wrong.
 func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequest, error) {
 	if r.PodName == "" { // not of Kubernetes
 		return nil, nil
@@ -45,8 +45,8 @@ func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequ
 		return nil, nil
 	}
 	if !p.Config.EnableBridgingMode {
-		return nil, p.refused(r, fmt.Errorf("%s asks for an address of an IPPool (annotations %s and %s, of it or of its "+
-			"Namespace), and node %s bridges no pods: set enableBridgingMode: true in its agent's config, or remove the "+
+		return nil, p.refused(r, fmt.Errorf("%s asks for an address of an IPPool (annotations %s and %s, its own or its "+
+			"Namespace's), and node %s bridges no pods: set enableBridgingMode: true in its agent's config, or remove the "+
 			"annotations", of.Name, api.AnnotationPools, api.AnnotationPodIPs, p.NodeName))
 	}
 	keep, err := p.keep(ctx, of)
@@ -60,19 +60,19 @@ func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequ
 	return &PoolRequest{w, keep}, nil
 }
 
-// refused is the answer where something must be changed first. The Pod gets an Event.
+// refused is the answer if something must be changed first. The Pod gets an Event.
 func (p *Addresses) refused(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
 	return cniserver.NoAddress(err)
 }
 
-// later is the answer where it may be better soon.
+// later is the answer if a retry may succeed.
 func (p *Addresses) later(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
 	return cniserver.TryAgainLater(err)
 }
 
-// Assign makes a the attachment of a bridged pod: addresses, and what comes with them.
+// Assign makes a the attachment of a bridged pod: it sets the addresses and what depends on them.
 func (p *Addresses) Assign(ctx context.Context, a *api.Attachment, r cniserver.Request, w PoolRequest,
 	s *status.Status) error {
 	if s.NoUplink != nil {
@@ -91,7 +91,7 @@ func (p *Addresses) Assign(ctx context.Context, a *api.Attachment, r cniserver.R
 	return nil
 }
 
-// Fill notes in a what was allocated, of one family each.
+// Fill sets in a what was allocated, one address per family.
 func Fill(a *api.Attachment, given []allocator.Address) {
 	a.Bridged, a.VLAN = true, given[0].VLAN
 	if a.MAC = given[0].MAC; a.MAC == (api.MAC{}) {
@@ -104,8 +104,8 @@ func Fill(a *api.Attachment, given []allocator.Address) {
 	}
 }
 
-// bridgedMAC is made from the pod's first address: the pod that has the address next, on
-// whatever node, has the same MAC, and no neighbour has a wrong one.
+// bridgedMAC is derived from the pod's first address: the next pod with the address, on any node, has the same MAC, so
+// no neighbour cache entry is wrong.
 func bridgedMAC(first allocator.Address) api.MAC {
 	return api.LocalMAC(fmt.Sprintf("bridged %s %d %s", first.Scope, first.VLAN, first.Prefix.Addr()))
 }
@@ -125,7 +125,7 @@ func (p *Addresses) choose(ctx context.Context, r cniserver.Request, w selection
 	return pools, nil
 }
 
-// knownPools are the cluster's pools as far as the agent follows them, and the named ones.
+// knownPools are the cluster's pools as far as the agent watches them, and the named ones.
 func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.Known, error) {
 	snapshot := p.Source.Snapshot()
 	all := maps.Clone(snapshot.IPPools)
@@ -157,8 +157,8 @@ func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want 
 	if err := p.unsettled(); err != nil {
 		return nil, err
 	}
-	// What this container had before it was deleted, maybe while the API server was
-	// away, is released first: else that would be done afterwards.
+	// Addresses that this container had before it was deleted, maybe while the API server was unreachable, are released
+	// first: a later release would free the new ones.
 	if err := p.settle(ctx, want.Owner); err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (p *Addresses) allocationError(r cniserver.Request, err error) error {
 	case errors.As(err, &ip), errors.As(err, &vlan):
 		return p.refused(r, fmt.Errorf("pod %s/%s: %w", r.PodNamespace, r.PodName, err))
 	}
-	return p.later(r, fmt.Errorf("pod %s/%s gets no address of an IPPool now: %w", r.PodNamespace, r.PodName, err))
+	return p.later(r, fmt.Errorf("pod %s/%s gets no address from an IPPool now: %w", r.PodNamespace, r.PodName, err))
 }
 
 func addrsOf(a api.Attachment) (addrs []netip.Addr) {

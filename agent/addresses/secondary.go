@@ -15,16 +15,16 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
-// secondary implements cniserver.IPAM: addresses of pools for interfaces that another
-// plugin makes. What such an interface has is known by its allocations alone, whose
-// owners are IPAMOnly. Nothing here needs Open vSwitch, the uplink or bridging mode.
+// secondary implements cniserver.IPAM: addresses of pools for interfaces that another plugin creates. Only its
+// allocations, whose owners are IPAMOnly, record the addresses of such an interface. Nothing here needs Open vSwitch,
+// the uplink or bridging mode.
 type secondary struct{ addresses *Addresses }
 
-// Secondary serves addresses for interfaces that another plugin makes.
+// Secondary serves addresses for interfaces that another plugin creates.
 func (p *Addresses) Secondary() cniserver.IPAM { return secondary{p} }
 
-// unprobed is the key of a context in which the underlay is not asked about an address:
-// the node has no interface in the other plugin's network yet, and knows none.
+// unprobed is the key of a context in which addresses are not probed on the underlay: the node has no interface in the
+// other plugin's network.
 type unprobed struct{}
 
 func (s secondary) owner(r cniserver.Request) api.AllocationOwner {
@@ -66,7 +66,7 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	if err != nil {
 		return nil, s.allocationError(r, err)
 	}
-	if err := p.living.keep(o, given); err != nil { // without that the address may be given to another one day
+	if err := p.living.keep(o, given); err != nil { // without it, the address might later be allocated again
 		return nil, cniserver.TryAgainLater(errors.Join(err, p.Release(ctx, o)))
 	}
 	p.Metrics.Pools.Allocated.Add(float64(len(given)))
@@ -77,8 +77,8 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	return out, nil
 }
 
-// allocationError is the answer for an error of the allocator. All may be better soon: a pool may
-// be extended, an address released.
+// allocationError is the answer for an error of the allocator. All are worth a retry: a pool may be extended, an
+// address released.
 func (s secondary) allocationError(r cniserver.AddressRequest, err error) error {
 	who := fmt.Sprintf("interface %s of pod %s/%s", r.IfName, r.PodNamespace, r.PodName)
 	if r.PodName == "" {
@@ -92,7 +92,7 @@ func (s secondary) allocationError(r cniserver.AddressRequest, err error) error 
 	return s.addresses.later(r.Request, fmt.Errorf("%s gets no address in network %s: %w", who, r.Network, err))
 }
 
-// Del implements cniserver.IPAM. It does not ask what the configuration says now.
+// Del implements cniserver.IPAM. It does not depend on the current configuration.
 func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
 	o := s.owner(r)
 	host := attachments.HostOf(o)
@@ -107,15 +107,14 @@ func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
 	return nil
 }
 
-// forget is for an owner whose address was released, or is about to be.
+// forget removes the file of an owner whose address was released, or is about to be.
 func (s secondary) forget(host string) {
 	if err := s.addresses.living.forget(host); err != nil {
-		s.addresses.Log.Error(err, "removing the file of a released address; it is removed when the container is gone")
+		s.addresses.Log.Error(err, "removing the file of a released address; it will be removed once the container is gone")
 	}
 }
 
-// Check implements cniserver.IPAM. Without the API server nothing is known, and that is
-// no error.
+// Check implements cniserver.IPAM. It returns no error if the API server does not answer.
 func (s secondary) Check(ctx context.Context, r cniserver.AddressRequest) error {
 	o := s.owner(r.Request)
 	list, err := s.held(ctx, func(h api.AllocationOwner) bool { return attachments.HostOf(h) == attachments.HostOf(o) })
@@ -148,7 +147,7 @@ func (s secondary) Check(ctx context.Context, r cniserver.AddressRequest) error 
 	return nil
 }
 
-// held are the allocations of other plugins' interfaces on this node whose owners are such.
+// held are the allocations of other plugins' interfaces on this node whose owners match such.
 func (s secondary) held(ctx context.Context, such func(api.AllocationOwner) bool) ([]api.IPAllocation, error) {
 	list, err := s.addresses.Held(ctx)
 	if errors.Is(err, allocation.ErrNoKind) {
@@ -166,7 +165,7 @@ func (s secondary) GC(ctx context.Context, network string, valid []cniserver.Att
 		return o.Network == network && !slices.Contains(valid, id)
 	})
 	if err != nil {
-		return cniserver.TryAgainLater(fmt.Errorf("looking for addresses that the runtime does not know: %w", err))
+		return cniserver.TryAgainLater(fmt.Errorf("looking for addresses unknown to the runtime: %w", err))
 	}
 	var errs []error
 	for _, h := range list {
@@ -183,17 +182,17 @@ func (s secondary) collect(ctx context.Context, h api.IPAllocation) error {
 	}
 	defer p.Registry.Locks.Unlock(host)
 	if err := p.allocator.Release(ctx, o); err != nil {
-		return fmt.Errorf("releasing the address of an interface that the runtime does not know: %w", err)
+		return fmt.Errorf("releasing the address of an interface unknown to the runtime: %w", err)
 	}
 	s.forget(host)
-	p.Log.Info("garbage collected the address of another plugin's interface that the runtime does not know",
+	p.Log.Info("garbage collected the address of another plugin's interface unknown to the runtime",
 		"address", h.Spec.Address, "owner", o.String(), "network", o.Network)
 	p.Metrics.Pods.Reclaimed.WithLabelValues("gc").Inc()
 	return nil
 }
 
-// Status implements cniserver.IPAM. Whether a pool is full is not looked at: that costs
-// the API server a list each time.
+// Status implements cniserver.IPAM. It does not check whether a pool is full: that would cost the API server a list
+// each time.
 func (s secondary) Status(ctx context.Context, pools []string) error {
 	if len(pools) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// member is what is known of a pod that asks for a bridged pod's address.
+// member is what is known about a pod that asks for an address of an IPPool.
 func member(r cniserver.Request, pod inputs.Pod) selection.Member {
 	return selection.Member{Object: selection.Object{Name: "Pod " + r.PodNamespace + "/" + r.PodName,
 		Annotations: pod.Annotations}, Namespace: r.PodNamespace, Pod: r.PodName, Index: pod.Index,
@@ -36,8 +36,7 @@ func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.Allocat
 	return of.Keep(top, api.LocalMAC)
 }
 
-// asked is what a pod's annotations ask for. Addresses that they name are those of all
-// pods of a StatefulSet.
+// asked is what a pod's annotations ask for. The addresses that they name are for all pods of a StatefulSet.
 func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection.Object) (
 	selection.PoolRequest, error) {
 	ordinal, ofSet := of.Ordinal()
@@ -64,8 +63,8 @@ func (p *Addresses) answered(r cniserver.Request, err error) error {
 	return p.refused(r, err)
 }
 
-// keepOf is the reservation of the addresses that a pod has; nil where there is none, or it is
-// not known: a Pod that is gone keeps nothing, though it may still run.
+// keepOf is the reservation of a pod's addresses; nil if there is none, or it is not known: a deleted Pod keeps
+// nothing, though it may still run.
 func (p *Addresses) keepOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
 	r := cniserver.Request{PodNamespace: a.PodNamespace, PodName: a.PodName, PodUID: a.PodUID}
 	pod, _, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)

@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// loggedOfPart is how many ended connections of one part are logged one by one.
+// loggedOfPart is how many ended connections of one part are logged individually.
 const loggedOfPart = 10
 
-// Found receives when connections have been found that may have to be ended, of policies or of Services.
+// Found receives when connections that may have to be ended, because of policies or Services, have been found.
 func (f *Flows) Found() <-chan struct{} { return f.policies.tightened.found }
 
-// EndFound ends what has been found, and reports whether a round has something to tell of it.
+// EndFound ends the connections that were found, and reports whether a round has something to report about it.
 func (f *Flows) EndFound(ctx context.Context) (due bool) {
 	now := time.Now()
 	if f.policies.tightened.take(now, func(p part) error { return f.end(ctx, now, p) }) {
@@ -29,9 +29,9 @@ func (f *Flows) EndFound(ctx context.Context) (due bool) {
 	return f.policies.tightened.due(now) || f.leftover.unseen.due(now)
 }
 
-// cut begins to end the connections that the rules forbid now; all others go on. The rules that are in force as a
-// connection is found decide. An agent that starts looks at all connections, so nothing has to be remembered of a cut
-// in the middle of which one has died.
+// cut begins to end the connections that the rules now deny; all others continue. What counts are the rules at the time
+// when a connection is found. A starting agent examines all connections, so a cut that was interrupted by the agent's
+// end need not be remembered.
 func (f *Flows) cut(ctx context.Context) {
 	if f.policies.rules == nil {
 		return
@@ -44,16 +44,17 @@ func (f *Flows) cut(ctx context.Context) {
 	})
 }
 
-// outlived reports whether it has to be seen whether connections are still there that were ended long ago.
+// outlived reports whether it is time to check whether connections that were ended long ago still exist.
 func (f *Flows) outlived(now time.Time) bool {
 	s := &f.policies.tightened
 	return f.policies.rules != nil && s.again.IsZero() && !s.busy() && f.policies.rules.Outlived(now)
 }
 
-// cutDone lets go what conntrack has forgotten, and begins with what has become forbidden meanwhile.
+// cutDone stops dropping connections that conntrack no longer has, and begins with those that have become denied
+// meanwhile.
 func (f *Flows) cutDone(ctx context.Context) {
 	if f.sw == nil {
-		return // the next round looks at all connections
+		return // the next round examines all connections
 	}
 	f.policies.rules.Seen(f.policies.tightened.last)
 	if err := f.syncEnded(ctx); err != nil {
@@ -63,7 +64,7 @@ func (f *Flows) cutDone(ctx context.Context) {
 	f.cut(ctx)
 }
 
-// end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
+// end makes the switch drop the packets of connections that the rules deny, and removes them from conntrack.
 func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
 	if f.sw == nil {
 		return ErrNoSwitch
@@ -84,38 +85,38 @@ func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
 			from, to = c.From.String(), c.To.String()
 		}
 		if i < loggedOfPart {
-			f.log.Info("ended a connection that policies forbid", "protocol", protocol(policy.Protocol(c.Protocol)),
+			f.log.Info("ended a connection that policies deny", "protocol", protocol(policy.Protocol(c.Protocol)),
 				"from", from, "to", to)
 		}
 	}
 	if more := len(forbidden) - loggedOfPart; more > 0 {
-		f.log.Info("ended more connections that policies forbid", "count", more)
+		f.log.Info("ended more connections that policies deny", "count", more)
 	}
 	return nil
 }
 
-// syncEnded has the switch drop what the rules have ended, and nothing else that was.
+// syncEnded makes the switch drop the connections that the rules have ended, and no others any more.
 func (f *Flows) syncEnded(ctx context.Context) error {
 	f.sw.SetPolicies(f.policies.rules.Changed(), false)
 	err := f.syncUnits(ctx)
 	return err
 }
 
-// unended is what does not work because connections could not be ended, or not yet.
+// unended says which connections could not be ended, or not yet; nil if all were.
 func (f *Flows) unended() (err error) {
 	now := time.Now()
 	if why := f.policies.tightened.tell(now); why != nil {
-		err = fmt.Errorf("connections that policies forbid may go on: %w", why)
+		err = fmt.Errorf("connections that policies deny may continue: %w", why)
 	}
 	if why := f.leftover.unseen.tell(now); why != nil {
-		err = errors.Join(err, fmt.Errorf("clients of Services may go on to send to endpoints that are gone: %w", why))
+		err = errors.Join(err, fmt.Errorf("clients of Services may still send to endpoints that are gone: %w", why))
 	}
 	return err
 }
 
-// logTrouble logs what keeps connections from being ended, when it appears.
+// logTrouble logs why connections cannot be ended, when that begins.
 func (f *Flows) logTrouble() {
-	for s, message := range map[*survey]string{&f.policies.tightened: "connections that policies forbid may go on, trying again",
+	for s, message := range map[*survey]string{&f.policies.tightened: "connections that policies deny may continue, will retry",
 		&f.leftover.unseen: mayGoOn} {
 		if s.failed != nil && !s.logged {
 			f.log.Error(s.failed, message, "interval", staleFor)

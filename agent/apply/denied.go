@@ -9,16 +9,16 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// deniedLog is what Flows knows of the log of denied packets.
+// deniedLog is the state of the log of denied packets.
 type deniedLog struct {
-	tap     *denied.Tap // nil: none comes
-	lost    uint64      // of those that the tap has lost, how many were counted
+	tap     *denied.Tap // nil: not connected
+	lost    uint64      // how many of the packets that the tap has lost are counted
 	problem string      // why there is no tap, as logged last
 	told    denials.Log
 }
 
-// hear has denied packets come, if any shall be logged, and reports whether they do. The limit is in place before the
-// first flow sends one. verify: it is compared with what the switch has.
+// hear connects to receive denied packets, if any are to be logged, and reports whether they are received. The limit is
+// in place before the first flow sends one. verify: compare it with what the switch has.
 func (f *Flows) hear(ctx context.Context, verify bool) bool {
 	d := &f.denied
 	if d.tap != nil {
@@ -57,7 +57,7 @@ func (d *deniedLog) close() {
 	}
 }
 
-// tellDenied logs what has come of denied packets since it was called last.
+// tellDenied logs the denied packets that were received since the last call.
 func (f *Flows) tellDenied(now time.Time) {
 	d, m := &f.denied, &f.metrics.Policies
 	if d.tap != nil {
@@ -65,7 +65,7 @@ func (f *Flows) tellDenied(now time.Time) {
 			select {
 			case p := <-d.tap.Packets():
 				m.Seen.Inc()
-				// Otherwise it was on its way as the log of its pod ended.
+				// Otherwise it was in flight when logging for its pod ended.
 				if c, ok := f.policies.rules.Denied(p); ok && d.told.Saw(c, now) {
 					f.tell("policies deny a packet", c)
 				}
@@ -80,15 +80,15 @@ func (f *Flows) tellDenied(now time.Time) {
 	}
 	due := d.told.Due(now)
 	for c, n := range due.Again {
-		f.tell("policies go on to deny packets", c, "packets", n)
+		f.tell("policies keep denying packets", c, "packets", n)
 	}
 	if due.LeftOut > 0 {
-		f.log.Info("policies deny more than is logged", "packets", due.LeftOut)
+		f.log.Info("policies deny more packets than are logged", "packets", due.LeftOut)
 		m.LeftOut.Add(float64(due.LeftOut))
 	}
 }
 
-// tell logs one line. The pod, its peer and the port say what connection that is.
+// tell logs one line, which identifies the connection by pod, peer and port.
 func (f *Flows) tell(message string, c denials.Kind, more ...any) {
 	peer, reason := f.policies.rules.WhyDenied(c)
 	about := []any{"pod", c.Pod.String(), "direction", c.Direction.String(), "peer", peer, "address", c.Peer.String(),

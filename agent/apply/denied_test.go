@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// deniedNode has pods a, b and c. What policies deny them is logged if their Namespace says so.
+// deniedNode has pods a, b and c. What policies deny them is logged if their Namespace requests it.
 type deniedNode struct {
 	*node
 	lines []string
@@ -99,7 +99,7 @@ func (n *deniedNode) logs(is bool) {
 		api.AnnotationLogDenied, strconv.FormatBool(is)) + deniedPolicies)
 }
 
-// send has a pod, 0 for the first, send a packet of TCP.
+// send makes a pod, 0 for the first, send a TCP packet.
 func (n *deniedNode) send(pod int, to string, from, port int) {
 	p := n.pods[pod]
 	n.Appctl("netdev-dummy/receive", p.HostIf, fmt.Sprintf("in_port(1),eth(src=%s,dst=02:00:00:00:00:99),eth_type(0x0800),"+
@@ -107,7 +107,7 @@ func (n *deniedNode) send(pod int, to string, from, port int) {
 		p.MAC, p.Addrs[0].Addr(), to, from, port))
 }
 
-// delivered is how many packets have left the switch by any port.
+// delivered is how many packets have left the switch through any port.
 func (n *deniedNode) delivered() (all int) {
 	for _, m := range regexp.MustCompile(`tx pkts=(\d+)`).FindAllStringSubmatch(n.Ofctl("dump-ports", "br-int"), -1) {
 		sent, _ := strconv.Atoi(m[1])
@@ -122,7 +122,7 @@ func (n *deniedNode) hear(texts ...string) {
 	n.hearAgain(func() {}, texts...)
 }
 
-// hearAgain is hear, with a packet that is sent again: the datapath may drop some as before a change.
+// hearAgain is hear, with a packet that is sent repeatedly: the datapath may drop some, as it did before a change.
 func (n *deniedNode) hearAgain(send func(), texts ...string) {
 	n.t.Helper()
 	has := func(line string) bool {
@@ -141,7 +141,7 @@ func (n *deniedNode) hearAgain(send func(), texts ...string) {
 	}
 }
 
-// follow has the switch follow objects alone.
+// follow updates the switch only for changed objects.
 func (n *deniedNode) follow() {
 	n.t.Helper()
 	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
@@ -156,7 +156,7 @@ func (n *deniedNode) resync() {
 	n.apply(r)
 }
 
-// Each kind of denial has a line that says who was denied what, and by which policy; what is accepted has none.
+// Each kind of denial has a line that says which pod was denied what, and by which policy; accepted packets have none.
 func TestDeniedPacketsAreLogged(t *testing.T) {
 	n := newDeniedNode(t)
 	n.send(0, "10.77.1.7", 1000, 81)
@@ -171,7 +171,7 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 	n.send(0, "10.77.2.1", 1000, 82)
 	n.hear(`"peer"="node far" "address"="10.77.2.1"`)
 	if sent := n.delivered(); sent != 0 {
-		t.Errorf("%d packets that are forbidden were delivered", sent)
+		t.Errorf("%d packets that policies deny were delivered", sent)
 	}
 	trace := n.Trace("br-int", fmt.Sprintf("in_port=%s,tcp,dl_src=%s,nw_src=10.77.1.7,nw_dst=10.77.1.6,nw_ttl=64,tp_dst=22",
 		n.pods[2].HostIf, n.pods[2].MAC))
@@ -189,11 +189,11 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 		t.Errorf("%d packets were delivered, want the one that is allowed", sent)
 	}
 	n.flows.tellDenied(time.Now().Add(time.Minute))
-	n.hear(`"msg"="policies go on to deny packets" "pod"="ns/a" "direction"="egress"`, `"packets"=1`)
+	n.hear(`"msg"="policies keep denying packets" "pod"="ns/a" "direction"="egress"`, `"packets"=1`)
 }
 
-// A flood of what is forbidden, from ever other ports to ever other ports, makes few lines and hardly any packets for
-// the agent, and none is delivered.
+// A flood of denied packets, with ever-changing ports, causes few lines and hardly any packets to the agent, and none
+// is delivered.
 func TestFloodOfDeniedPackets(t *testing.T) {
 	n := newDeniedNode(t)
 	start := time.Now()
@@ -201,7 +201,7 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 		n.send(0, "10.77.1.7", 1000+i, 1000+i)
 	}
 	n.flows.Due()
-	// See openflow/denied and agent/denials for the limits; the meter's clock is another one.
+	// See openflow/denied and agent/denials for the limits; the meter has another clock.
 	seconds := int(time.Since(start)/time.Second) + 2
 	seen := int(n.flows.denied.tap.Seen())
 	if seen < 30 || seen > 50+20*seconds {
@@ -211,19 +211,19 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 		t.Errorf("%d packets have made %d lines in %d s", seen, len(n.lines), seconds)
 	}
 	if sent := n.delivered(); sent != 0 {
-		t.Errorf("%d packets that are forbidden were delivered", sent)
+		t.Errorf("%d packets that policies deny were delivered", sent)
 	}
 	n.flows.tellDenied(time.Now().Add(time.Hour))
 	m := &n.flows.metrics.Policies
 	told := testutil.ToFloat64(m.Seen) - testutil.ToFloat64(m.LeftOut)
-	if lines := len(n.lines); int(told) != lines && int(told) != lines-1 { // one line may be about what is left out
-		t.Errorf("%v packets were seen, %v of these are said to be left out, and there are %d lines",
+	if lines := len(n.lines); int(told) != lines && int(told) != lines-1 { // one line may be about unlogged packets
+		t.Errorf("%v packets were seen, %v of these are counted as unlogged, and there are %d lines",
 			testutil.ToFloat64(m.Seen), testutil.ToFloat64(m.LeftOut), lines)
 	}
 }
 
-// The log comes and goes with the annotation. Meanwhile nothing that is forbidden passes, and without it the flows are
-// what they were without it.
+// The log begins and ends with the annotation. Meanwhile nothing denied passes, and without it the flows are the same
+// as before it.
 func TestAnnotationChangesNoVerdict(t *testing.T) {
 	n := newDeniedNode(t)
 	with := flowtest.Sorted(flowtest.Flows(n.OVS))
@@ -261,7 +261,7 @@ func TestAnnotationChangesNoVerdict(t *testing.T) {
 	}
 	close(stop)
 	if rounds, passed := <-sent, n.delivered(); rounds < 20 || passed != 0 {
-		t.Errorf("of %d forbidden packets, %d were delivered while the annotation came and went", 3*rounds, passed)
+		t.Errorf("of %d denied packets, %d were delivered while the annotation came and went", 3*rounds, passed)
 	}
 	if again := flowtest.Sorted(flowtest.Flows(n.OVS)); again != without {
 		t.Errorf("flows after the annotation has gone:\n%s", flowtest.Diff(without, again))
@@ -273,8 +273,8 @@ func TestAnnotationChangesNoVerdict(t *testing.T) {
 	}
 }
 
-// Logging goes on after the deaths of ovs-vswitchd and of the agent, after that of the log's connection alone, and when
-// the limit was removed; and without a limit there is no log.
+// Logging continues after the deaths of ovs-vswitchd and of the agent, after the loss of only the log's connection, and
+// when the limit was removed; without a limit there is no log.
 func TestLogOfDeniedPacketsGoesOn(t *testing.T) {
 	n := newDeniedNode(t)
 	port := 1000
@@ -305,7 +305,7 @@ func TestLogOfDeniedPacketsGoesOn(t *testing.T) {
 		t.Error("the limit was not put back")
 	}
 	n.flows.denied.close()
-	n.flows.bridge = "none" // whose socket is not there
+	n.flows.bridge = "none" // which has no socket
 	n.follow()
 	n.logs(false)
 	n.follow()

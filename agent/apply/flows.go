@@ -28,22 +28,23 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
-// ErrNoSwitch is in an error of Flows when ovs-vswitchd does not answer: nothing else on the node can be applied then.
+// ErrNoSwitch is wrapped in an error of Flows if ovs-vswitchd does not answer: then nothing else on the node can be
+// applied.
 var ErrNoSwitch = errors.New("no connection to ovs-vswitchd")
 
-// staleFor is how long packets may go the way of the tables before a change: ovs-vswitchd confirms a change at once,
-// and then looks through the flows that it has in the datapath, for milliseconds, on a busy machine for seconds. One
-// such packet is enough for conntrack to have a connection again that was forgotten for the change.
+// staleFor is how long packets may still be handled by the tables from before a change: ovs-vswitchd confirms a change
+// at once, and then revalidates the datapath's megaflows, which takes milliseconds, on a busy machine seconds. One such
+// packet is enough to recreate a conntrack entry that was removed because of the change.
 const staleFor = 3 * time.Second
 
-// noSwitchError says why, in words that suffice.
+// noSwitchError has only the text of its cause.
 type noSwitchError struct{ error }
 
-// Unwrap has errors.Is find ErrNoSwitch and the cause.
+// Unwrap makes errors.Is find ErrNoSwitch and the cause.
 func (e noSwitchError) Unwrap() []error { return []error{ErrNoSwitch, e.error} }
 
-// Flows applies the flows of the bridge. Flows of new pods go ahead of their ports, whose numbers are asked for, unless
-// there is more to do.
+// Flows applies the bridge's flows. Flows of new pods are written before their ports exist, whose numbers are
+// requested, unless there is more to do.
 type Flows struct {
 	db       *ovsdb.DB
 	bridge   string
@@ -53,18 +54,18 @@ type Flows struct {
 	metrics  *status.LoopMetrics
 
 	sw     *openflow.Switch // nil: not connected
-	view   tables.View      // what flows are for
+	view   tables.View      // what the flows were computed from
 	flows  []openflow.Flow  // what the switch confirmed last
 	shared clusterip.Services
-	// services are those that Open vSwitch translates; nil: none.
+	// services are the Services that Open vSwitch translates; nil: none.
 	services *servicePorts
 	leftover leftover
-	numbers  portNumbers // what the confirmed flows took from OVSDB
+	numbers  portNumbers // the port numbers in the confirmed flows, from OVSDB
 	policies enforced
 	heeded
 }
 
-// heeded is what the flows have done: by the last list of them, and what they deny by the switch's word.
+// heeded is what the flows have counted, from the last list of them, and the log of what they deny.
 type heeded struct {
 	denied     deniedLog
 	verdicts   map[openflow.Key]uint64 // packets
@@ -72,24 +73,25 @@ type heeded struct {
 	unanswered []netip.Prefix
 }
 
-// enforced is what Flows knows of policies.
+// enforced is the state of policies.
 type enforced struct {
 	rules *policies.Rules // nil: none is enforced
-	// told: the switch was told all of them since it was connected to. What differs would be all that it has otherwise.
+	// told: the switch has been given all of them since it was connected. Otherwise the differences would be all that it
+	// has.
 	told bool
-	// adopted: the rules have been known, and what the switch had of an earlier agent was looked at.
+	// adopted: the rules are known, and the flows of an earlier agent on the switch have been examined.
 	adopted bool
-	// waitUntil: until then, no pod is closed because policies are not known.
+	// waitUntil is until when no pod is closed because policies are not known.
 	waitUntil time.Time
-	// tightened: connections may be open that the rules forbid now.
+	// tightened: connections may be open that the rules now deny.
 	tightened survey
-	// since is when the first change was handed over that the switch may not enforce yet; zero for none.
+	// since is when the first change that the switch may not enforce yet was handed over; zero for none.
 	since    time.Time
 	problems []string // as logged last
 	counted  map[policies.Counter]uint64
 }
 
-// NewFlows returns the applier of the bridge that the config names.
+// NewFlows returns the applier for the bridge that the config names.
 func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
 	log logr.Logger) *Flows {
 	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
@@ -113,7 +115,7 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 // Name implements Applier.
 func (*Flows) Name() string { return "flows" }
 
-// Connected reports whether there is a connection to the switch, as far as is known.
+// Connected reports whether there is, as far as is known, a connection to the switch.
 func (f *Flows) Connected() bool { return f.sw != nil }
 
 // Lost is closed when the connection ends; nil where there is none.
@@ -133,7 +135,7 @@ func (f *Flows) Close() {
 	f.denied.close()
 }
 
-// Stop is Close, and ends what goes on beside the rounds.
+// Stop is Close, and ends work in parallel to the rounds.
 func (f *Flows) Stop() {
 	f.policies.tightened.stop()
 	f.leftover.unseen.stop()
@@ -143,11 +145,11 @@ func (f *Flows) Stop() {
 // Current are the flows that the switch confirmed last. They must not be changed.
 func (f *Flows) Current() []openflow.Flow { return f.flows }
 
-// Unanswered are the podCIDRs of other nodes to which packets go by the tunnel, while none came from there for some
-// seconds, when the flows were listed last.
+// Unanswered are the podCIDRs of other nodes to which, when the flows were listed last, packets were sent through the
+// tunnel while none had come back for some seconds.
 func (f *Flows) Unanswered() []netip.Prefix { return f.unanswered }
 
-// Doubts implements Watcher: an ovs-vswitchd that is to be connected to may have recreated every device.
+// Doubts implements Watcher: an ovs-vswitchd to which there is no connection yet may have recreated every device.
 func (f *Flows) Doubts(ovsdb.Observed) bool { return f.sw == nil }
 
 // InPlace implements Watcher.
@@ -155,8 +157,8 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 	return f.sw != nil && maps.Equal(numbersIn(obs), f.numbers)
 }
 
-// Due implements Watcher: it is when connections are to be forgotten once more, of Services or of policies. What is due
-// of the log of denied packets is done.
+// Due implements Watcher: it is true when connections of Services or policies are to be removed from conntrack once
+// more. It also writes what is due in the log of denied packets.
 func (f *Flows) Due() bool {
 	now := time.Now()
 	f.tellDenied(now)
@@ -164,7 +166,7 @@ func (f *Flows) Due() bool {
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
-// is no error here.
+// is not an error here.
 func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	ahead := r.Settled && !r.Verify && len(r.Added) > 0
 	if !ahead {
@@ -212,7 +214,7 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 	return sw, nil
 }
 
-// heed takes in what a flow of a verdict or of a peer has done.
+// heed records the counters of a flow of a verdict or of a peer.
 func (f *Flows) heed(flow *openflow.Flow, packets uint64, idle time.Duration) {
 	switch {
 	case flow.Kind == openflow.KindPeer:
@@ -224,8 +226,8 @@ func (f *Flows) heed(flow *openflow.Flow, packets uint64, idle time.Duration) {
 	}
 }
 
-// sync has the switch confirm what is wanted. In a round that verifies it first lists the switch's flows and puts back
-// those that were there, so that what is missing of them can be reported.
+// sync writes the desired flows and waits for the switch to confirm them. In a round that verifies, it first lists the
+// switch's flows and restores the previous ones, so that the missing ones can be reported.
 func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []string, err error) {
 	verified := false // the switch has confirmed f.flows in this round
 	switch {
@@ -255,17 +257,17 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	}
 	f.cut(ctx)
 	if f.told() != told {
-		debug.FreeOSMemory() // much of what it took to read the cluster and the switch is garbage
+		debug.FreeOSMemory() // reading the cluster and the switch left much garbage
 	}
 	return repaired, nil
 }
 
-// told reports whether the switch was told all Services and policies that there are.
+// told reports whether the switch was given all Services and policies.
 func (f *Flows) told() bool {
 	return (f.services == nil || f.services.told) && (f.policies.rules == nil || f.policies.told)
 }
 
-// untold takes note that the switch was told nothing.
+// untold notes that the switch was given nothing.
 func (f *Flows) untold() {
 	f.policies.told = false
 	if f.services != nil {
@@ -273,13 +275,13 @@ func (f *Flows) untold() {
 	}
 }
 
-// change has the switch confirm what is wanted now, unless that is what it has confirmed already.
+// change writes the flows that are desired now, unless the switch has confirmed them already.
 func (f *Flows) change(ctx context.Context, r *Round, verified bool) error {
 	view, want, shared := r.Want.View(r.Observed), f.flows, f.services.shared(r.Want.ServiceCIDRs)
 	if err := f.setPolicies(ctx, r, view); err != nil {
 		return err
 	}
-	// Flows of thousands of peers are most of what a round computes.
+	// The flows of thousands of peers are most of a round's work.
 	same := f.flows != nil && view.Equal(f.view) && shared.Equal(f.shared)
 	if !same {
 		want = append(tables.Pipeline(view), clusterip.Flows(view, shared)...)
@@ -299,7 +301,7 @@ func (f *Flows) change(ctx context.Context, r *Round, verified bool) error {
 	return nil
 }
 
-// syncUnits has the switch follow Services and policies, and counts what that changes.
+// syncUnits updates the switch's flows of Services and policies, and counts the changes.
 func (f *Flows) syncUnits(ctx context.Context) error {
 	changes, err := f.sw.SyncUnits(ctx)
 	f.unsure(err)
@@ -307,7 +309,7 @@ func (f *Flows) syncUnits(ctx context.Context) error {
 	return err
 }
 
-// observe reads OVSDB again. After an error r has what was read before.
+// observe reads OVSDB again. After an error, r keeps what was read before.
 func (f *Flows) observe(r *Round) error {
 	obs, err := f.db.Observe(f.bridge)
 	if err == nil {
@@ -316,7 +318,7 @@ func (f *Flows) observe(r *Round) error {
 	return err
 }
 
-// revert lists the switch's flows and puts back those that were there.
+// revert lists the switch's flows and restores the previous ones.
 func (f *Flows) revert(ctx context.Context) (repaired []string, err error) {
 	f.sw.Resync()
 	c, err := f.sw.Sync(ctx, f.flows)
@@ -328,7 +330,8 @@ func (f *Flows) revert(ctx context.Context) (repaired []string, err error) {
 	return repaired, err
 }
 
-// waitPorts waits until the new pods have port numbers. A pod whose port gets none fails alone, when it is answered.
+// waitPorts waits until the new pods have port numbers. If a port gets none, only its pod's request fails, when it is
+// answered.
 func (f *Flows) waitPorts(ctx context.Context, ports []string) {
 	if len(ports) == 0 {
 		return

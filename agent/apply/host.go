@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// inPlace is what an applier has put in place: nothing at first, and after a failure nobody knows.
+// inPlace is what an applier has applied: nothing at first, and unknown after a failure.
 type inPlace[T any] struct {
 	what    T
 	unknown bool
@@ -21,17 +21,17 @@ type inPlace[T any] struct {
 
 func (p *inPlace[T]) is(want T) bool { return !p.unknown && reflect.DeepEqual(p.what, want) }
 
-// note takes how putting it in place went.
+// note records the outcome of applying what.
 func (p *inPlace[T]) note(what T, err error) { p.what, p.unknown = what, err != nil }
 
-// Steer syncs the bridged pods to the programs of uplink mode steer. It comes before the flows: a new pod's
-// first frame finds its way, and no frame for one that is gone comes to the next.
+// Steer syncs the bridged pods to the programs of uplink mode steer. It runs before the flows, so that a new pod's
+// first frame is delivered, and no frame for a deleted pod reaches the next one.
 type Steer struct {
 	sync    func([]steer.Entry) error
 	inPlace inPlace[[]steer.Entry]
 }
 
-// NewSteer returns the applier that syncs the eBPF maps by sync.
+// NewSteer returns the applier that syncs the eBPF maps with sync.
 func NewSteer(sync func([]steer.Entry) error) *Steer { return &Steer{sync: sync} }
 
 // Name implements Applier.
@@ -68,7 +68,7 @@ func (g *Gateway) Apply(_ context.Context, r *Round) (c Changes, err error) {
 	return c, nil
 }
 
-// Forwarding switches the kernel's forwarding on, for the families that pods have.
+// Forwarding enables the kernel's forwarding for the families that pods have.
 type Forwarding struct{ inPlace inPlace[families] }
 
 // families are those of IP.
@@ -94,10 +94,11 @@ func (f *Forwarding) Apply(_ context.Context, r *Round) (c Changes, err error) {
 	return c, nil
 }
 
-// Veths keeps the host ends of pods' veths as they were made, and looks which pods have another MTU than pods get now.
+// Veths keeps the host ends of pods' veths as they were created, and finds pods whose MTU differs from what pods get
+// now.
 type Veths struct {
 	podMTU, bridgedMTU int
-	otherMTU           []string // host ends, when they were last looked at
+	otherMTU           []string // host ends, as of the last look
 }
 
 // Name implements Applier.
@@ -107,7 +108,7 @@ func (*Veths) Name() string { return "veth" }
 func (v *Veths) Apply(_ context.Context, r *Round) (c Changes, err error) {
 	if r.Verify || v.podMTU != r.Want.PodMTU || v.bridgedMTU != r.Want.BridgedMTU {
 		var other []string
-		c.Repaired, other, err = link.EnsureHosts(mtuByHost(r.Want)) // each was up and in no bridge when it was made
+		c.Repaired, other, err = link.EnsureHosts(mtuByHost(r.Want)) // each was up and in no bridge when it was created
 		if err == nil {
 			v.otherMTU, v.podMTU, v.bridgedMTU = other, r.Want.PodMTU, r.Want.BridgedMTU
 		}
@@ -128,8 +129,8 @@ func mtuByHost(want desired.State) map[string]int {
 	return out
 }
 
-// otherMTU says which pods still have another MTU than pods get now, as after a change of the traffic mode; nil when
-// none has. hosts are their host ends, and may be of pods that are gone.
+// otherMTU names the pods whose MTU differs from what pods get now, as after a change of the traffic mode; nil if there
+// are none. hosts are their host ends, and may include those of deleted pods.
 func otherMTU(want desired.State, hosts []string) error {
 	var pods []string
 	for _, a := range want.OVSDB.Pods {
@@ -146,7 +147,7 @@ func otherMTU(want desired.State, hosts []string) error {
 		want.PodMTU, report.Some(pods))
 }
 
-// Routes applies the routes to other nodes' and to bridged pods.
+// Routes applies the routes to other nodes' pods and to bridged pods.
 type Routes struct{ inPlace inPlace[route.Desired] }
 
 // Name implements Applier.
@@ -169,10 +170,10 @@ func (a *Routes) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	return c, nil
 }
 
-// Ahead is the applier of routes that comes before that of flows: see its Apply. The gateway is the one of the node.
+// Ahead is the route applier that runs before the flow applier: see its Apply. g is the node's gateway applier.
 func (a *Routes) Ahead(g *Gateway) *RoutesAhead { return &RoutesAhead{a, g} }
 
-// RoutesAhead applies what Routes applies later, where that is known to wait for nothing.
+// RoutesAhead applies what Routes would apply later, where that depends on nothing in between.
 type RoutesAhead struct {
 	routes  *Routes
 	gateway *Gateway
@@ -181,11 +182,11 @@ type RoutesAhead struct {
 // Name implements Applier.
 func (*RoutesAhead) Name() string { return "routes" }
 
-// Apply implements Applier. It does something only if routes into the tunnel are all that differs, as when a Node comes
-// or goes, and the gateway is as it shall be: when its MTU rises the kernel raises that of IPv6 routes which have the
-// old one. At each change of a route ovs-vswitchd empties the routing table of its userspace datapath and reads the
-// kernel's; packets to the tunnel that it looks up meanwhile are dropped. And it looks up all of them when flows have
-// changed, so these come after. An error is left to Routes, whose turn comes in the same round.
+// Apply implements Applier. It acts only if nothing but routes into the tunnel differs, as when a Node is added or
+// removed, and the gateway is as desired: when its MTU rises, the kernel raises that of IPv6 routes that have the old
+// one. At each change of a route, ovs-vswitchd empties the routing table of its userspace datapath and reads the
+// kernel's; packets to the tunnel that need a lookup meanwhile are dropped. As all of them need one when flows have
+// changed, flows are written after the routes. An error is left to Routes, which runs in the same round.
 func (a *RoutesAhead) Apply(ctx context.Context, r *Round) (c Changes, _ error) {
 	was, want := &a.routes.inPlace, r.Want.Routes
 	if was.unknown || was.is(want) || !a.gateway.inPlace.is(r.Want.Gateway) ||

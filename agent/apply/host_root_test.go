@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The host's appliers look only in a round that verifies. What they then have to do reverts an external change, but
-// after a round that failed, whose own half may be missing.
+// The host's appliers observe only in a round that verifies. What they then have to do reverts an external change,
+// except after a failed round, which may have done only half of its work.
 func TestRootHostIsVerified(t *testing.T) {
 	ns := nstest.New(t)
 	ns.IP("tuntap add dev gw0 mode tap")
@@ -55,11 +55,11 @@ func TestRootHostIsVerified(t *testing.T) {
 	}
 }
 
-// What is wanted again after a round that failed half-way is put in place, though it was so before that round.
+// What is wanted again after a round that failed half-way is applied, even if it was in place before that round.
 func TestRootHostAfterHalfARound(t *testing.T) {
 	ns := nstest.New(t)
 	ns.IP("tuntap add dev gw0 mode tap")
-	ns.IP("route add unreachable 10.77.4.0/24") // of somebody else
+	ns.IP("route add unreachable 10.77.4.0/24") // another program's
 	addr, own := netip.MustParsePrefix("10.77.1.1/24"), netip.MustParsePrefix("10.77.1.0/24")
 	gateway := link.GatewayLink{Name: "gw0", MAC: api.MAC{2, 0, 0, 0, 1, 1}, MTU: 1410, Addrs: []netip.Prefix{addr}}
 	routes := func(to ...string) (d route.Desired) {
@@ -70,7 +70,7 @@ func TestRootHostAfterHalfARound(t *testing.T) {
 		return d
 	}
 	before := desired.State{Gateway: gateway, Routes: routes("10.77.2.0/24")}
-	// The gateway cannot have an address of multicast, and one route is in the way of another.
+	// The gateway cannot have a multicast address, and one route conflicts with another.
 	fails := desired.State{Gateway: gateway, Routes: routes("10.77.3.0/24", "10.77.4.0/24")}
 	fails.Gateway.MTU, fails.Gateway.Addrs = 1400, []netip.Prefix{addr, netip.MustParsePrefix("ff02::5/64")}
 	for _, c := range []struct {
@@ -99,8 +99,8 @@ func TestRootHostAfterHalfARound(t *testing.T) {
 	}
 }
 
-// Routes into the tunnel come ahead, where nothing else differs. What fails there is tried again in the turn of Routes,
-// in the same round, which is the one that reports it.
+// Routes into the tunnel are applied first if nothing else differs. What fails there is retried by Routes in the same
+// round, and only Routes reports it.
 func TestRootRoutesAhead(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "eth0", nstest.New(t), "far")
@@ -161,7 +161,7 @@ func TestRootRoutesAhead(t *testing.T) {
 	round("one came, and the gateway gets another MTU", false, true, nothing)
 	gateway.inPlace.note(link.GatewayLink{}, nil)
 	tunnelled = []string{"10.77.6.0/24", "10.77.8.0/24"}
-	ns.IP("addr del 10.77.1.1/24 dev gw0") // with which the kernel takes the routes that have it as source
+	ns.IP("addr del 10.77.1.1/24 dev gw0") // with it, the kernel removes the routes that have it as source
 	ns.IP("addr add 10.77.1.3/24 dev gw0")
 	round("it failed once", false, true, func() { ns.IP("addr add 10.77.1.1/24 dev gw0") })
 	tunnelled = []string{"10.77.6.0/24"}

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
-// The programs are told the pods when these are others, after an error again, and in each round that verifies.
+// The programs get the pods when these have changed, again after an error, and in each round that verifies.
 func TestSteerIsTold(t *testing.T) {
 	var told [][]steer.Entry
 	var fails error
@@ -20,7 +20,7 @@ func TestSteerIsTold(t *testing.T) {
 		when  string
 		round *Round
 		err   error
-		want  int // how often they were told by then
+		want  int // how often they got them by then
 	}{
 		{"no pod, of which the programs know none", &Round{}, nil, 0},
 		{"a pod", one, errors.New("full"), 1},
@@ -36,9 +36,9 @@ func TestSteerIsTold(t *testing.T) {
 			t.Errorf("%s: %v", c.when, err)
 		}
 		if len(told) != c.want {
-			t.Errorf("%s: told %d times, want %d", c.when, len(told), c.want)
+			t.Errorf("%s: applied %d times, want %d", c.when, len(told), c.want)
 		} else if c.want > 0 && !slices.Equal(told[len(told)-1], c.round.Want.Steer) {
-			t.Errorf("%s: told %v", c.when, told[len(told)-1])
+			t.Errorf("%s: applied %v", c.when, told[len(told)-1])
 		}
 	}
 }

@@ -11,25 +11,26 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// rulesTimeout is how long a look at the rules may take before that is reported. iptables waits for others for seconds.
+// rulesTimeout is how long checking the rules may take before that is reported. iptables waits seconds for other
+// programs.
 const rulesTimeout = time.Minute
 
-// IPTables applies the node's iptables rules. Whether they are still there is looked at beside the rounds: iptables
-// waits for other programs that write rules, for seconds where there are many, and no pod is to wait for that.
+// IPTables applies the node's iptables rules. They are checked in parallel to the rounds: iptables waits for other
+// programs that write rules, for seconds if there are many rules, and no pod should wait for that.
 type IPTables struct {
-	// Finished is notified when a look has ended.
+	// Finished is notified when a check has ended.
 	Finished signal.Signal
 
 	write    func(context.Context, nat.Desired) ([]string, error)
-	wanted   nat.Desired    // what the last look was for
-	inPlace  bool           // it has been so
-	began    time.Time      // when the look began that is on its way; zero: none is
-	results  chan rulesLook // gets how it went
+	wanted   nat.Desired    // what the last check was for
+	inPlace  bool           // the rules were as wanted
+	began    time.Time      // when the running check began; zero: none is running
+	results  chan rulesLook // gets its outcome
 	finished []rulesLook    // not reported yet
-	failed   error          // how the last look failed
+	failed   error          // why the last check failed
 }
 
-// rulesLook is how a look at the rules went.
+// rulesLook is the outcome of a check of the rules.
 type rulesLook struct {
 	drift   bool // changes revert external ones
 	changes []string
@@ -45,12 +46,12 @@ func NewIPTables() *IPTables {
 // Name implements Applier.
 func (*IPTables) Name() string { return "iptables" }
 
-// Apply implements Applier. It waits, as long as ctx allows, where other rules are wanted than are in place; otherwise
-// it returns how the rules were when they were last looked at.
+// Apply implements Applier. If the desired rules are not in place, it waits as long as ctx allows; otherwise it returns
+// the outcome of the last check.
 func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 	others := func() bool { return !t.inPlace || !reflect.DeepEqual(t.wanted, r.Want.NAT) }
 	if others() {
-		t.wait(ctx) // the look that is on its way may be for these
+		t.wait(ctx) // the running check may be for these rules
 	}
 	wait := others()
 	if wait {
@@ -64,10 +65,10 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 	}
 	switch took := time.Since(t.began); {
 	case t.busy() && took > rulesTimeout:
-		return t.reported(), fmt.Errorf("iptables has not answered for %s: it hangs, or another program that writes rules does. "+
-			"End that one (ps -ef | grep tables)", took.Round(time.Second))
+		return t.reported(), fmt.Errorf("iptables has not finished for %s: it, or another program that writes rules, hangs. "+
+			"Stop that program (ps -ef | grep tables)", took.Round(time.Second))
 	case t.busy() && wait:
-		return t.reported(), fmt.Errorf("the iptables rules are not in place yet: iptables has been at work for %s, or waits for "+
+		return t.reported(), fmt.Errorf("the iptables rules are not in place yet: iptables has been running for %s, or is waiting for "+
 			"another program that writes rules", took.Round(time.Second))
 	}
 	return t.reported(), t.failed
@@ -75,7 +76,7 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 
 func (t *IPTables) busy() bool { return !t.began.IsZero() }
 
-// look has the rules made what want says, unless a look is on its way. It outlives the round.
+// look checks and corrects the rules, unless a check is running. It outlives the round.
 func (t *IPTables) look(ctx context.Context, want nat.Desired, drift bool) {
 	if t.busy() {
 		return
@@ -88,7 +89,7 @@ func (t *IPTables) look(ctx context.Context, want nat.Desired, drift bool) {
 	}()
 }
 
-// wait waits for the look that is on its way.
+// wait waits for the running check.
 func (t *IPTables) wait(ctx context.Context) {
 	if !t.busy() {
 		return
@@ -109,7 +110,7 @@ func (t *IPTables) take(look rulesLook) {
 	t.inPlace = t.inPlace || look.err == nil
 }
 
-// reported are the changes of the looks that have ended.
+// reported are the changes of the checks that have ended.
 func (t *IPTables) reported() (c Changes) {
 	for _, look := range t.finished {
 		s := sorted(look.changes, look.drift)
@@ -125,7 +126,7 @@ func (*IPTables) Doubts(ovsdb.Observed) bool { return false }
 // InPlace implements Watcher.
 func (*IPTables) InPlace(context.Context, ovsdb.Observed) bool { return true }
 
-// Due implements Watcher: a look has ended, and there is something new to be said of it.
+// Due implements Watcher: a check has ended, and there is something new to report.
 func (t *IPTables) Due() bool {
 	failed, late := t.failed != nil, t.busy() && time.Since(t.began) > rulesTimeout
 	select {
@@ -137,5 +138,5 @@ func (t *IPTables) Due() bool {
 	}
 }
 
-// Close waits for the look that is on its way: it would end half done. Its changes are not reported.
+// Close waits for the running check, which would otherwise end half done. Its changes are not reported.
 func (t *IPTables) Close() { t.wait(context.Background()) }

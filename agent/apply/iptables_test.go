@@ -9,14 +9,14 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 )
 
-// Pods do not wait for iptables, so one that hangs must be reported; and that it has answered as well.
+// Pods do not wait for iptables, so a hanging one must be reported, and also that it has finished.
 func TestIPTablesThatHangsIsReported(t *testing.T) {
 	answer := make(chan struct{})
 	a := NewIPTables()
 	a.inPlace, a.write = true, func(context.Context, nat.Desired) ([]string, error) { <-answer; return nil, nil }
 	verify := &Round{Verify: true, Settled: true}
 	if _, err := a.Apply(t.Context(), verify); err != nil {
-		t.Errorf("a moment after it was asked: %v", err)
+		t.Errorf("a moment after the request: %v", err)
 	}
 	a.began = time.Now().Add(-2 * rulesTimeout)
 	if _, err := a.Apply(t.Context(), verify); err == nil {
@@ -32,7 +32,7 @@ func TestIPTablesThatHangsIsReported(t *testing.T) {
 	}
 }
 
-// Other rules are waited for, because routes come after them, but no longer than a round may take.
+// A round waits for changed rules, because routes come after them, but no longer than a round may take.
 func TestIPTablesWaitsForOtherRules(t *testing.T) {
 	answer := make(chan error, 1)
 	a := NewIPTables()
@@ -50,7 +50,7 @@ func TestIPTablesWaitsForOtherRules(t *testing.T) {
 	}
 }
 
-// A look that has failed is repeated by the next round, also if that does not verify.
+// A failed check is repeated by the next round, even if that does not verify.
 func TestIPTablesThatFailedIsAskedAgain(t *testing.T) {
 	answer := make(chan error, 1)
 	a := NewIPTables()
@@ -65,7 +65,7 @@ func TestIPTablesThatFailedIsAskedAgain(t *testing.T) {
 	}
 	answer <- errors.New("no such program")
 	if err := look(&Round{Verify: true, Settled: true}); err != nil {
-		t.Errorf("a moment after it was asked: %v", err)
+		t.Errorf("a moment after the request: %v", err)
 	}
 	answer <- nil
 	if err := look(&Round{Settled: true}); err == nil {

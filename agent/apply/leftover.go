@@ -9,15 +9,16 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
-// leftover is what conntrack and the datapath may still have of flows that are gone.
+// leftover is what conntrack and the datapath may still have from removed flows.
 type leftover struct {
-	// gone are translations that the tables do not make any more, and when their connections are forgotten once more.
+	// gone are translations that the tables no longer make, and when their connections are removed from conntrack once
+	// more.
 	gone map[openflow.Translation]time.Time
-	// unseen: there may be others, of which the switch does not tell.
+	// unseen: there may be others that the switch does not report.
 	unseen survey
 }
 
-// due reports whether connections are to be forgotten again.
+// due reports whether connections are to be removed from conntrack again.
 func (l *leftover) due(now time.Time) bool {
 	for _, again := range l.gone {
 		if now.After(again) {
@@ -27,9 +28,9 @@ func (l *leftover) due(now time.Time) bool {
 	return l.unseen.due(now)
 }
 
-// flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
-// a connection's end to wait for, a client that goes on sending would be translated to one for ever. It does so again
-// when the datapath must have followed: see staleFor.
+// flushGone removes UDP connections to endpoints that are gone from conntrack, now that no new ones can be created: as
+// UDP has no end of a connection, a client that keeps sending would be translated to such an endpoint for ever. It does
+// so again when the datapath must have caught up: see staleFor.
 func (f *Flows) flushGone(ctx context.Context) {
 	now := time.Now()
 	for _, t := range f.sw.Gone() {
@@ -39,12 +40,12 @@ func (f *Flows) flushGone(ctx context.Context) {
 	f.flushKnown(ctx, now)
 }
 
-// findUnseen begins to look for connections by translations that nobody saw go, if that is due.
+// findUnseen begins to search for connections by translations whose removal went unseen, if that is due.
 func (f *Flows) findUnseen(ctx context.Context, now time.Time) {
 	f.leftover.unseen.start(ctx, now, clusterip.Zones(f.view.Pods), f.translatedUDP)
 }
 
-// flushKnown has conntrack forget connections by the translations that are known to be gone.
+// flushKnown removes connections by the translations that are known to be gone.
 func (f *Flows) flushKnown(ctx context.Context, now time.Time) {
 	var failed error
 	for t, again := range f.leftover.gone {
@@ -61,9 +62,9 @@ func (f *Flows) flushKnown(ctx context.Context, now time.Time) {
 	}
 }
 
-const mayGoOn = "clients of Services may go on to send to endpoints that are gone, trying again"
+const mayGoOn = "clients of Services may still send to endpoints that are gone, will retry"
 
-// flushUDP has conntrack forget the connections by a translation.
+// flushUDP removes the connections by a translation from conntrack.
 func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
 	return nil
 }
 
-// translatedUDP lists connections of UDP to Services.
+// translatedUDP lists UDP connections to Services.
 func (f *Flows) translatedUDP(ctx context.Context, zone uint16, yield func(vswitchd.Connection) error) error {
 	return vswitchd.EachConnection(ctx, f.runDir, f.datapath, zone, func(c vswitchd.Connection) error {
 		if c.Protocol != clusterip.UDP || c.To == c.Answers {
@@ -86,8 +87,8 @@ func (f *Flows) translatedUDP(ctx context.Context, zone uint16, yield func(vswit
 	})
 }
 
-// takeGone finds, of a part of them, the translations that only conntrack still makes: those that nobody saw go, as
-// while ovs-vswitchd was away.
+// takeGone finds, in a part of them, the translations that only conntrack still makes: those whose removal went unseen,
+// as while ovs-vswitchd was down.
 func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	if f.sw == nil {
 		return ErrNoSwitch
@@ -96,7 +97,7 @@ func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	for _, c := range p.all {
 		t := openflow.Translation{Service: c.To, Endpoint: c.Answers}
 		if _, known := f.leftover.gone[t]; known || made[t] {
-			continue // ovs-vswitchd looks at all connections for each flush
+			continue // ovs-vswitchd scans all connections for each flush
 		}
 		if err := f.flushUDP(ctx, t); err != nil {
 			return err
@@ -106,7 +107,7 @@ func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	return nil
 }
 
-// unsure takes note that the switch may have done what it has not confirmed: it does not tell later what that was.
+// unsure notes that the switch may have applied changes without confirming them: it does not report later which.
 func (f *Flows) unsure(err error) {
 	f.leftover.unseen.now = f.leftover.unseen.now || err != nil && f.services != nil
 }

@@ -18,7 +18,7 @@ import (
 const goneEndpoint, otherEndpoint = "{addresses: [10.77.1.6], conditions: {ready: true}}",
 	"{addresses: [10.77.1.7], conditions: {ready: true}}"
 
-// newClientNode has a pod that asks the only endpoint of a Service, by UDP.
+// newClientNode has a pod that sends to the only endpoint of a Service, by UDP.
 func newClientNode(t *testing.T) *node {
 	t.Helper()
 	n := newServiceNode(t, 53)
@@ -27,7 +27,7 @@ func newClientNode(t *testing.T) *node {
 	n.has(serviceManifests(53, goneEndpoint))
 	n.sync("an endpoint", true)
 	n.looked()
-	// What was at the start is no matter, nor is the endpoint before.
+	// What was there at the start does not matter, nor does the previous endpoint.
 	n.flows.leftover.unseen.again, n.flows.leftover.gone = time.Time{}, map[openflow.Translation]time.Time{}
 	n.connects(40000, "10.77.1.6")
 	n.has(serviceManifests(53, otherEndpoint)) // of which the agent does not know yet
@@ -42,8 +42,8 @@ func (n *node) ask(port int) {
 		n.pods[0].MAC, port))
 }
 
-// connects asks, from a port on, until there is a connection to an endpoint. What asks while the datapath has not
-// followed the tables is dropped.
+// connects sends, from a port on, until there is a connection to an endpoint. Packets are dropped while the datapath
+// has not caught up with the tables.
 func (n *node) connects(port int, endpoint string) {
 	n.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; port++ {
@@ -73,8 +73,8 @@ func (n *node) connections(endpoint string) (all string, there bool) {
 	return all, regexp.MustCompile(`dst=10\.96\.0\.10,.*reply=\(src=` + endpoint + ",").MatchString(all)
 }
 
-// comes fails the test unless the second time, for what began then, is due when the datapath must have followed, not
-// before, however late this process looks. Then it has come.
+// comes fails the test unless the second run, for work that began then, is due when the datapath must have caught up,
+// not earlier, however late this process checks. It then makes it due.
 func (n *node) comes(began time.Time) {
 	n.t.Helper()
 	all := []*time.Time{&n.flows.leftover.unseen.again, &n.flows.policies.tightened.again}
@@ -104,7 +104,7 @@ func (n *node) comes(began time.Time) {
 	}
 }
 
-// Connections to an endpoint that is gone are forgotten at once, and once more when the datapath has followed.
+// Connections to an endpoint that is gone are removed at once, and once more when the datapath has caught up.
 func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
 	n := newClientNode(t)
 	began := time.Now()
@@ -117,7 +117,7 @@ func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
 	}
 }
 
-// So they are if they could not be the second time.
+// The same if the second removal failed.
 func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
 	n := newClientNode(t)
 	n.sync("another endpoint", true)
@@ -132,13 +132,13 @@ func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
 	}
 }
 
-// Nor do connections go on to endpoints that went while ovs-vswitchd was away, nor those of which no agent knows any
-// more, nor those that were there as a change was sent of which it is not known whether it was done.
+// Nor do connections continue to endpoints that were removed while ovs-vswitchd was down, or that no agent knows any
+// longer, or that existed when a change was sent without confirmation.
 func TestEndpointsThatWentUnseen(t *testing.T) {
 	for name, away := range map[string]func(n *node){
 		"ovs-vswitchd starts": func(n *node) {
 			n.flows.Stop()
-			n.Ofctl("del-flows", "br-int") // conntrack is the kernel's as a rule, and stays
+			n.Ofctl("del-flows", "br-int") // conntrack is usually the kernel's, and stays
 			n.Ofctl("del-groups", "br-int")
 		},
 		"agent and ovs-vswitchd start": func(n *node) {
@@ -153,7 +153,7 @@ func TestEndpointsThatWentUnseen(t *testing.T) {
 			if _, err := n.flows.SyncServices(never); err == nil {
 				n.t.Fatal("a change succeeds that has no time")
 			}
-			n.Ofctl("del-flows", "br-int", "table=2,udp") // it was done
+			n.Ofctl("del-flows", "br-int", "table=2,udp") // the change was made
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

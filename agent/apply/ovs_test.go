@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// node is an Open vSwitch without devices, and the appliers that need no other part of a node.
+// node is an Open vSwitch without devices, with the appliers that need nothing else of a node.
 type node struct {
 	*ovstest.OVS
 	t      *testing.T
@@ -57,7 +57,7 @@ func newNode(t *testing.T, cfg api.AgentConfig) *node {
 	return n
 }
 
-// soon is a context with far more time than anything here needs.
+// soon is a context with far more time than any step needs.
 func (n *node) soon() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	n.t.Cleanup(cancel)
@@ -107,7 +107,7 @@ func (n *node) apply(r *Round) (ports, flows Changes) {
 	return ports, flows
 }
 
-// looked does what the loop does with connections that are found, until all have been.
+// looked does what the loop does with connections that are found, until all are done.
 func (n *node) looked() {
 	n.t.Helper()
 	for deadline := time.After(time.Minute); n.flows.policies.tightened.busy() || n.flows.leftover.unseen.busy(); {
@@ -131,7 +131,7 @@ func (n *node) expect(when string, there bool, texts ...string) {
 	}
 }
 
-// What somebody has removed is put back, and told, by any round, though it is asked for something else.
+// What was removed externally is restored, and reported, by any round, even if that has another purpose.
 func TestPortThatWasRemovedIsTold(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	a := n.pod("a", 5)
@@ -169,7 +169,7 @@ func TestZonesThatWaited(t *testing.T) {
 		return c
 	}
 	if c := apply(true); len(c.Wanted)+len(c.Repaired) > 0 {
-		t.Fatalf("while ovs-vswitchd is away: %+v", c)
+		t.Fatalf("while ovs-vswitchd is down: %+v", c)
 	}
 	n.Vswitchd.Start()
 	wanted := func(when string, changes ...string) {
@@ -183,7 +183,7 @@ func TestZonesThatWaited(t *testing.T) {
 	wanted("as it is back", "conntrack zone 7 added", "timeouts of conntrack zone 7 set")
 	n.Vswitchd.Kill()
 	n.Vswitchd.Start()
-	wanted("after a restart", "timeouts of conntrack zone 7 taken off, to be set again", "timeouts of conntrack zone 7 set")
+	wanted("after a restart", "timeouts of conntrack zone 7 removed, to be set again", "timeouts of conntrack zone 7 set")
 	n.Ctl("clear", "Datapath", strings.TrimSpace(n.Ctl("--columns=_uuid", "--bare", "find", "Datapath")), "ct_zones")
 	for n.ports.InPlace(t.Context(), n.round().Observed) {
 		time.Sleep(time.Millisecond)
@@ -193,7 +193,7 @@ func TestZonesThatWaited(t *testing.T) {
 	}
 }
 
-// A port of somebody else on the bridge is looked at in a round, which says so.
+// A foreign port on the bridge is noticed in a round, which reports it.
 func TestForeignPortIsNotInPlace(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	n.apply(n.round())
@@ -209,7 +209,7 @@ func TestForeignPortIsNotInPlace(t *testing.T) {
 	}
 }
 
-// Flows go ahead of their port for the number that it asks for, and follow it to the one that it gets.
+// Flows are written before their port exists, for the number that it requests, and change if it gets another.
 func TestPortWithAnotherNumber(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	n.apply(n.round())
@@ -277,8 +277,8 @@ func (n *node) sync(when string, done bool) {
 	}
 }
 
-// Answers from a high port take a flow that all Services share: a round makes it, and takes it away after the last
-// endpoint with that port.
+// Answers from a high port need a flow that all Services share: a round adds it, and removes it after the last endpoint
+// with that port.
 func TestHighPortsOfEndpoints(t *testing.T) {
 	n := newServiceNode(t, 53)
 	const answers = "tp_src=40000,"
@@ -293,7 +293,7 @@ func TestHighPortsOfEndpoints(t *testing.T) {
 	n.expect("no endpoint", false, answers, "nw_dst=10.96.0.10,tp_dst=53")
 }
 
-// Of more endpoints than Open vSwitch takes, the node uses its own part.
+// If there are more endpoints than Open vSwitch takes, the node uses its own selection.
 func TestServiceWithTooManyEndpoints(t *testing.T) {
 	n := newServiceNode(t, 53)
 	var all []string
@@ -318,7 +318,7 @@ func TestServiceWithTooManyEndpoints(t *testing.T) {
 	}
 }
 
-// An ovs-vswitchd that has started anew is told all Services, not only those that have changed.
+// A restarted ovs-vswitchd gets all Services, not only those that have changed.
 func TestServicesOutliveTheSwitch(t *testing.T) {
 	n := newServiceNode(t, 53)
 	n.Vswitchd.Kill()
@@ -329,7 +329,7 @@ func TestServicesOutliveTheSwitch(t *testing.T) {
 	n.expect("after a round", true, "nw_dst=10.96.0.10,tp_dst=53")
 }
 
-// A pod's number goes when its flows do, and the port itself may stay until then.
+// A pod's port number is released with its flows; the port itself may stay until then.
 func TestNumbersOfGonePods(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	a := n.pod("a", 5)
@@ -354,7 +354,7 @@ func hostIfs(r *Round) func(func(string) bool) {
 	}
 }
 
-// What the userspace datapath has cached is looked up anew after a change; the kernel's does not need it.
+// What the userspace datapath has cached is looked up again after a change; the kernel datapath does not need that.
 func TestCachedMegaflowsAreForgotten(t *testing.T) {
 	for datapath, want := range map[string]bool{api.DatapathNetdev: false, api.DatapathSystem: true} {
 		n := newNode(t, api.AgentConfig{})

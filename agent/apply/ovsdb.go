@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// portTimeout is how long a new port may take to get its number.
+	// portTimeout is how long a new port may take to get its OpenFlow port number.
 	portTimeout = 5 * time.Second
-	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
+	// tunnelTimeout is how long this node's pods may wait for the tunnel.
 	tunnelTimeout = 2 * time.Second
 )
 
@@ -21,19 +21,19 @@ const (
 type OVSDB struct {
 	db     *ovsdb.DB
 	runDir string
-	// wanted is of the last round, and had what was in place at its end: ovs-vswitchd gets the timeouts of zones only
-	// once it has taken what is before them (ovsdb.Zones).
+	// wanted is the last round's, and had is what was in place at its end: ovs-vswitchd gets the timeouts of zones only
+	// once it has taken what comes before them (ovsdb.Zones).
 	wanted, had ovsdb.Desired
 }
 
-// NewOVSDB returns the applier of a database. runDir is Open vSwitch's run directory.
+// NewOVSDB returns the applier for a database. runDir is Open vSwitch's run directory.
 func NewOVSDB(db *ovsdb.DB, runDir string) *OVSDB { return &OVSDB{db: db, runDir: runDir} }
 
 // Name implements Applier.
 func (*OVSDB) Name() string { return "ovsdb" }
 
-// Apply implements Applier. It first puts back what was there, so that what is missing of that can be reported, and
-// returns when the gateway has its port number.
+// Apply implements Applier. It first restores what was there, so that what is missing can be reported, and returns when
+// the gateway has its port number.
 func (o *OVSDB) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	if r.Settled {
 		if c.Repaired, err = o.db.Ensure(ctx, o.had); err != nil {
@@ -53,7 +53,7 @@ func (o *OVSDB) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	return c, o.db.WaitOFPorts(ctx, r.Want.OVSDB.Gateway.Name)
 }
 
-// remember keeps what a round wanted, and what of it is in place.
+// remember keeps what a round wanted, and how much of it is in place.
 func (o *OVSDB) remember(d ovsdb.Desired) error {
 	obs, err := o.db.Observe(d.Bridge)
 	if err != nil {
@@ -81,14 +81,14 @@ func (o *OVSDB) InPlace(ctx context.Context, obs ovsdb.Observed) bool {
 // Due implements Watcher.
 func (*OVSDB) Due() bool { return false }
 
-// Tunnel waits for the tunnel's port number when the tunnel is new. One that ovs-vswitchd can't make is no reason
-// to leave the pods of this node without flows; when it gets its number after all, OVSDB's change is seen.
+// Tunnel waits for the tunnel's port number when the tunnel is new. If ovs-vswitchd can't create it, this node's pods
+// still get their flows; if it gets its number later, that is seen as a change of OVSDB.
 type Tunnel struct {
 	db   *ovsdb.DB
 	last *ovsdb.TunnelPort
 }
 
-// NewTunnel returns the applier of a database.
+// NewTunnel returns the applier for a database.
 func NewTunnel(db *ovsdb.DB) *Tunnel { return &Tunnel{db: db} }
 
 // Name implements Applier.
@@ -113,18 +113,18 @@ func (t *Tunnel) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	return c, nil
 }
 
-// Stale gives up the ports that are not wanted any more. It comes after the flows: a number that is given to the
-// next pod must have no flow of the last one.
+// Stale releases the ports that are no longer wanted. It runs after the flows: a port number must have no flow of its
+// last pod when the next pod gets it.
 type Stale struct{ db *ovsdb.DB }
 
-// NewStale returns the applier of a database.
+// NewStale returns the applier for a database.
 func NewStale(db *ovsdb.DB) *Stale { return &Stale{db} }
 
 // Name implements Applier.
 func (*Stale) Name() string { return "ovsdb" }
 
-// Apply implements Applier. A port whose record was removed externally while the round released it is not wanted, nor
-// on record, so those are named.
+// Apply implements Applier. It names the ports that the round releases: if such a record is removed externally
+// meanwhile, the port is neither wanted nor on record.
 func (s *Stale) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	if c.Wanted, err = s.db.Prune(ctx, r.Want.OVSDB, r.Removed...); err != nil {
 		return c, fmt.Errorf("OVSDB: %w", err)

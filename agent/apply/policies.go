@@ -14,16 +14,16 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What is wrong as long as it is not known which policies there are.
+// What is wrong as long as the policies are not known.
 var (
-	// errNoPolicies keeps a switch closed that has no flows of policies, as after a restart of ovs-vswitchd.
+	// errNoPolicies keeps a switch without policy flows closed, as after a restart of ovs-vswitchd.
 	errNoPolicies = errors.New("the cluster's NetworkPolicies are not known yet, and without them pods would be open: " +
 		"the agent waits until the API server has answered (policyStart)")
 	errClosed = errors.New("the cluster's NetworkPolicies are not known, as the API server has not answered since the agent's " +
-		"start: pods that Open vSwitch had no flows for are reached by their node only (policyStart)")
+		"start: only their own node reaches pods that Open vSwitch had no flows for (policyStart)")
 )
 
-// Waits is why no pod can be added yet; nil if one can.
+// Waits returns why no pod can be added yet; nil if one can.
 func (f *Flows) Waits() error {
 	if f.policies.rules == nil || f.policies.rules.Read() {
 		return nil
@@ -38,7 +38,7 @@ func (e *enforced) waits(now time.Time) error {
 	return nil
 }
 
-// unknown is what does not work because policies are not known; nil if they are.
+// unknown returns what does not work because policies are not known; nil if they are.
 func (e *enforced) unknown() error {
 	if e.rules == nil || e.rules.Known() {
 		return nil
@@ -46,7 +46,7 @@ func (e *enforced) unknown() error {
 	return cmp.Or(e.waits(time.Now()), errClosed)
 }
 
-// setPolicies tells the switch which flows policies come to: all, unless it was told all before. What fails is done by
+// setPolicies gives the switch the flows of policies: all of them, unless it has got all before. What fails is left to
 // a later round.
 func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) error {
 	if f.policies.rules == nil {
@@ -55,7 +55,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) err
 	}
 	changed := f.update(ctx, place(r, view), r.Verify)
 	if !f.policies.adopted {
-		f.sw.Resync() // there has flows that are of no unit
+		f.sw.Resync() // there has flows that belong to no unit
 		there, err := f.sw.HasForPods(ctx)
 		if err != nil {
 			return err
@@ -76,7 +76,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) err
 	return nil
 }
 
-// update takes what has changed. verify: the limit of denied packets is compared as well.
+// update takes over the changes. verify: compare the limit of denied packets as well.
 func (f *Flows) update(ctx context.Context, to *policies.Place, verify bool) map[uint32]openflow.Unit {
 	known := f.policies.rules.Known()
 	changed := f.policies.rules.Update(to, time.Now())
@@ -90,7 +90,7 @@ func (f *Flows) update(ctx context.Context, to *policies.Place, verify bool) map
 	return changed
 }
 
-// enforced takes note that the switch does what policies want, and of what it has counted.
+// enforced notes that the switch enforces the policies, and records what it has counted.
 func (f *Flows) enforced() {
 	if f.policies.rules == nil {
 		return
@@ -116,8 +116,8 @@ func (f *Flows) enforced() {
 	f.policies.counted = counts
 }
 
-// keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
-// known.
+// keep makes the switch go on to enforce the flows in there, and serve no other pod except to its node, while policies
+// are not known.
 func (f *Flows) keep(there []openflow.Flow) error {
 	enforces := slices.ContainsFunc(there, func(f openflow.Flow) bool { return f.Kind.OfPolicies() })
 	if err := f.policies.waits(time.Now()); err != nil && !enforces {
@@ -128,18 +128,18 @@ func (f *Flows) keep(there []openflow.Flow) error {
 	return nil
 }
 
-// report logs what of policies is not enforced as it says.
+// report logs which parts of policies are not enforced as written.
 func (f *Flows) report() {
 	now := f.policies.rules.Problems()
 	for _, p := range now {
 		if !slices.Contains(f.policies.problems, p) {
-			f.log.Info("a policy is not enforced as it says", "problem", p)
+			f.log.Info("a policy is not enforced as written", "problem", p)
 		}
 	}
 	f.policies.problems = now
 }
 
-// place is where pods and node are.
+// place returns the ports of the pods and the addresses of the node.
 func place(r *Round, view tables.View) *policies.Place {
 	p := &policies.Place{Services: len(r.Want.ServiceCIDRs) > 0}
 	for i, a := range r.Want.OVSDB.Pods { // in the order of the view's
@@ -148,7 +148,7 @@ func place(r *Round, view tables.View) *policies.Place {
 	}
 	p.Node = slices.Clone(view.NodeAddrs)
 	for _, a := range view.Gateway.Addrs {
-		// Where the node has another address, only what it masquerades has the gateway's.
+		// If the node has another address, only packets that it masquerades have the gateway's.
 		if !slices.ContainsFunc(r.Want.Gateway.Sources, func(s netip.Addr) bool { return s.Is4() == a.Is4() }) {
 			p.Node = append(p.Node, a)
 		}
@@ -156,8 +156,8 @@ func place(r *Round, view tables.View) *policies.Place {
 	return p
 }
 
-// SyncPolicies has the switch follow objects of policies that have changed, and nothing else. It is not done if a whole
-// round is needed: after an error, and for the first of all.
+// SyncPolicies updates the switch for changed objects of policies, and nothing else. done is false if a whole round is
+// needed: after an error, and the first time.
 func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	switch {
 	case f.policies.rules == nil:

@@ -46,7 +46,7 @@ func TestPoliciesAreWaitedFor(t *testing.T) {
 			t.Errorf("policyStart: %s, policyStartWait: %s: %v", c.start, c.wait, err)
 		}
 		if f.policies.unknown() == nil {
-			t.Errorf("policyStart: %s: it is not said that policies are not known", c.start)
+			t.Errorf("policyStart: %s: it is not reported that policies are not known", c.start)
 		}
 	}
 }
@@ -70,8 +70,8 @@ func (n *node) unread() {
 	n.flows.policies.rules = policies.NewRules(feed.New())
 }
 
-// An agent that starts while policies are not known has the switch go on as it does, if it enforces some; and otherwise
-// opens no pod.
+// If an agent starts while policies are not known, the switch continues as before if it enforces some; otherwise no pod
+// is opened.
 func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 	n := newPolicyNode(t)
 	n.unread()
@@ -94,7 +94,7 @@ func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 	}
 }
 
-// A round that fails on a connection that is new leaves nothing open: the next one tells the switch all policies.
+// A round that fails on a new connection leaves nothing open: the next one gives the switch all policies.
 func TestPoliciesAfterARoundThatFailed(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
@@ -128,7 +128,7 @@ func (n *node) readAnew() {
 	n.source.Refresh()
 }
 
-// A switch that does not answer when policies get known is told them later.
+// A switch that does not answer when policies become known gets them later.
 func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
@@ -155,7 +155,7 @@ func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
 	}
 }
 
-// Connections that policies forbid, and that could not be ended, are tried again.
+// Ending connections that policies deny is retried if it fails.
 func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
@@ -167,12 +167,12 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
 	if !n.flows.Due() {
-		t.Error("that it could not be asked is not to be told")
+		t.Error("that it could not be asked is not to be reported")
 	}
 	again := n.flows.policies.tightened.again
 	n.flows.policies.tightened.again = time.Now().Add(time.Hour)
 	if err := n.flows.unended(); err == nil || n.flows.Due() {
-		t.Errorf("told is %v, and for ever: %t", err, n.flows.Due())
+		t.Errorf("reported is %v, and permanently: %t", err, n.flows.Due())
 	}
 	n.flows.policies.tightened.again = again
 	n.flows.runDir = n.Dir
@@ -194,8 +194,8 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	}
 }
 
-// The gateway's address is the node's, which reaches its pods whatever policies say, only where the node has no other:
-// what is masqueraded has it too.
+// The gateway's address counts as the node's, which reaches its pods whatever policies say, only if the node has no
+// other: masqueraded packets have it, too.
 func TestAddressesOfTheNode(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.77.1.1"), netip.MustParseAddr("fd00::1")
 	own := netip.MustParseAddr("192.0.2.1")
@@ -211,7 +211,8 @@ func TestAddressesOfTheNode(t *testing.T) {
 	}
 }
 
-// What Open vSwitch counts of policies is in the metrics, by policy, and goes with it; so is how long a change took.
+// Open vSwitch's counters of policies are in the metrics, by policy, and are removed with it; so is how long a change
+// took.
 func TestPoliciesAreCounted(t *testing.T) {
 	n := newPolicyNode(t)
 	const none = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: none, namespace: ns}\n" +
@@ -263,7 +264,7 @@ func TestPoliciesAreCounted(t *testing.T) {
 	}
 }
 
-// A pod that is closed gets no packets of connections that were open before, but of its node.
+// A closed pod gets no packets of connections that were open before, except from its node.
 func TestConnectionsOfClosedPods(t *testing.T) {
 	n := newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
 	n.NameSocket()

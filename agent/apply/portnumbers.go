@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// portNumbers are what flows take from OVSDB: OpenFlow port numbers, by port.
+// portNumbers are the OpenFlow port numbers that flows take from OVSDB, by port.
 type portNumbers map[string]uint32
 
 func numbersIn(obs ovsdb.Observed) portNumbers {
@@ -21,7 +21,7 @@ func numbersIn(obs ovsdb.Observed) portNumbers {
 	return out
 }
 
-// numbersFor are those of what is wanted: ports of pods that are gone go after their flows.
+// numbersFor are those of the wanted ports: ports of deleted pods are removed after their flows.
 func numbersFor(want ovsdb.Desired, obs ovsdb.Observed) portNumbers {
 	out, pods := numbersIn(obs), map[string]bool{}
 	for _, a := range want.Pods {

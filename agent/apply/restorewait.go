@@ -19,40 +19,38 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// foreignWait is how long another program may have ovs-vswitchd wait: "ovs-ctl restart" takes some seconds to put
-// flows back.
+// foreignWait is how long another program may make ovs-vswitchd wait: "ovs-ctl restart" takes some seconds to restore
+// flows.
 const foreignWait = 5 * time.Second
 
 var errForeignWait = errors.New("ovs-vswitchd may be waiting: other_config:flow-restore-wait is set, and not by Fairlead " +
-	`("ovs-ctl restart" does while it puts flows back). Fairlead removes it after ` + foreignWait.String())
+	`("ovs-ctl restart" sets it while it restores flows). Fairlead removes it after ` + foreignWait.String())
 
-// RestoreWait has ovs-vswitchd go on once all flows are written, and has its next start wait again until its flows
-// are written, so that those in the kernel go on meanwhile (other_config:flow-restore-wait; package ovsdb). The
-// next start may well follow a crash, so the key is set all the time.
+// RestoreWait makes ovs-vswitchd start forwarding once all flows are written, and makes its next start wait again until
+// its flows are written, so that the kernel's megaflows stay in use meanwhile (other_config:flow-restore-wait; package
+// ovsdb). As the next start may follow a crash, the key is always set.
 //
-// The key stops every bridge of the node until it is removed. So it is set only while a guard lives beside
-// ovs-vswitchd, and only for the kernel's datapath: in userspace no flow outlives the process. It is removed where
-// it was left.
+// The key stops every bridge of the node until it is removed. So it is set only while a guard runs beside ovs-vswitchd,
+// and only for the kernel datapath: in userspace no flow outlives the process. A key that was left behind is removed.
 type RestoreWait struct {
 	db     *ovsdb.DB
 	bridge string
 	runDir string // of Open vSwitch
-	// kernel: the datapath is the kernel's.
+	// kernel: Open vSwitch uses the kernel datapath.
 	kernel bool
-	// unread: flows are still to come.
+	// unread reports whether flows are still to come.
 	unread func() bool
 	gauge  prometheus.Gauge
 	log    logr.Logger
 
 	seen  ovsdb.RestoreWait // as the last Apply left it
 	armed bool              // as of the last round
-	// foreign is since when another program's key was seen over a connection to a switch that has its flows. Zero:
-	// none.
+	// foreign is since when another program's key has been seen although the switch has its flows. Zero: none.
 	foreign time.Time
 }
 
-// NewRestoreWait returns the applier for the Open vSwitch that the config names. While unread says that flows are still
-// to come, an ovs-vswitchd that waits for them goes on waiting. armed shows whether the key is set.
+// NewRestoreWait returns the applier for the Open vSwitch that the config names. While unread reports that flows are
+// still to come, an ovs-vswitchd that waits for them keeps waiting. armed shows whether the key is set.
 func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, unread func() bool, armed prometheus.Gauge,
 	log logr.Logger) *RestoreWait {
 	return &RestoreWait{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir,
@@ -84,11 +82,11 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 		return c, nil
 	case foreign && time.Since(w.foreign) < foreignWait:
 		if now.Restored == start && start != "" {
-			return c, nil // the one that runs ignores it
+			return c, nil // the running ovs-vswitchd ignores it
 		}
 		return c, errForeignWait
 	case foreign:
-		c.Repaired = []string{"another program had left it: it would stop every bridge"}
+		c.Repaired = []string{"left behind by another program: it would stop every bridge"}
 	}
 	if err := w.db.ClearRestoreWait(ctx); err != nil {
 		return c, err
@@ -97,12 +95,12 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	return c, w.arm(ctx, start, arm)
 }
 
-// early reports whether flows are still to come. A round follows then; the guard waits for seconds only.
+// early reports whether flows are still to come. Then another round follows; the guard waits only seconds.
 func (w *RestoreWait) early(now ovsdb.RestoreWait, arm bool) bool {
 	return now.Set && now.Ours && arm && w.unread()
 }
 
-// noteForeign returns whether another program has set the key, and keeps since when.
+// noteForeign reports whether another program has set the key, and records since when.
 func (w *RestoreWait) noteForeign(now ovsdb.RestoreWait) bool {
 	foreign := now.Set && !now.Ours
 	switch {
@@ -114,7 +112,7 @@ func (w *RestoreWait) noteForeign(now ovsdb.RestoreWait) bool {
 	return foreign
 }
 
-// arm has the next start of ovs-vswitchd wait if that is wanted. The key is not set before.
+// arm makes the next start of ovs-vswitchd wait, if that is wanted. The key is not set when it is called.
 func (w *RestoreWait) arm(ctx context.Context, start string, wanted bool) error {
 	if wanted {
 		if err := w.db.HoldAtStart(ctx, start); err != nil {
@@ -134,8 +132,8 @@ func (w *RestoreWait) report(armed bool) {
 	w.gauge.Set(status.Flag(armed))
 }
 
-// mayArm reports whether the next start of ovs-vswitchd may wait for us, and names the start of the one that runs, as
-// the guard does: by its PID file.
+// mayArm reports whether the next start of ovs-vswitchd may wait for the agent, and identifies the running one's start
+// as the guard does: by its PID file.
 func (w *RestoreWait) mayArm() (start string, arm bool, err error) {
 	if !w.kernel {
 		return "", false, nil
@@ -148,7 +146,7 @@ func (w *RestoreWait) mayArm() (start string, arm bool, err error) {
 	return start, arm, err
 }
 
-// Waits reports whether the ovs-vswitchd that runs waits for its flows, or may do so. Any goroutine may ask.
+// Waits reports whether the running ovs-vswitchd waits for its flows, or may do so. Any goroutine may call it.
 func (w *RestoreWait) Waits() bool {
 	if !w.kernel {
 		return false
@@ -158,7 +156,7 @@ func (w *RestoreWait) Waits() bool {
 	return err != nil || oerr != nil || obs.RestoreWait.Set && obs.RestoreWait.Restored != start
 }
 
-// guarded reports whether the guard (build/ovs) lives: it holds a lock.
+// guarded reports whether the guard (build/ovs) runs: it holds a lock.
 func guarded(ovsRunDir string) (bool, error) {
 	f, err := os.Open(filepath.Join(ovsRunDir, "fairlead-guard.lock"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -168,13 +166,12 @@ func guarded(ovsRunDir string) (bool, error) {
 		return false, fmt.Errorf("looking for the guard of ovs-vswitchd: %w", err)
 	}
 	defer f.Close()
-	// Shared: two who ask do not take each other for the guard.
+	// Shared, so that two callers do not take each other for the guard.
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	return errors.Is(err, syscall.EWOULDBLOCK), nil
 }
 
-// Doubts implements Watcher: another program has had ovs-vswitchd go on, and may have put flows back as they were
-// before.
+// Doubts implements Watcher: another program has ended ovs-vswitchd's wait, and may have restored old flows.
 func (w *RestoreWait) Doubts(obs ovsdb.Observed) bool {
 	return !obs.RestoreWait.Set && (w.armed || !w.foreign.IsZero())
 }
@@ -184,7 +181,7 @@ func (w *RestoreWait) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 	return w.foreign.IsZero() && obs.RestoreWait == w.seen
 }
 
-// Due implements Watcher: the guard has died or come back, or another program's key is there.
+// Due implements Watcher: the guard has ended or returned, or another program's key is set.
 func (w *RestoreWait) Due() bool {
 	_, arm, err := w.mayArm()
 	return err == nil && arm != w.armed || !w.foreign.IsZero()

@@ -51,8 +51,7 @@ func (n *node) start() string {
 	return id
 }
 
-// The next start of ovs-vswitchd waits for its flows, all of them, and goes on when it has them; but only beside a
-// guard.
+// The next start of ovs-vswitchd waits for all of its flows, and forwards once it has them; but only if a guard runs.
 func TestNextStartWaitsForFlows(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	kernel := n.cfg
@@ -100,8 +99,8 @@ func TestNextStartWaitsForFlows(t *testing.T) {
 	n.restoreWait("the guard has died", ovsdb.RestoreWait{Restored: second})
 }
 
-// What another program has set stays for some seconds, and no longer; and when that program takes it away, it may have
-// put flows back.
+// A key that another program has set stays only for some seconds; and when that program removes it, it may have
+// restored flows.
 func TestForeignRestoreWait(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	w := NewRestoreWait(n.db, n.cfg, func() bool { return false }, status.NewMetrics("test").Health.RestoreWaitArmed,

@@ -16,28 +16,28 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
-// servicePorts are the ports of Services as the switch shall translate them. Each Service is computed by itself, when
+// servicePorts are the ports of Services as the switch should translate them. Each Service is computed separately, when
 // it or its endpoints have changed.
 type servicePorts struct {
-	told   bool // as enforced has it
+	told   bool // as in enforced
 	source inputs.Source
 	log    logr.Logger
 	node   services.Node
 	ids    clusterip.IDs
 	known  bool // all Services have been read
-	// of are the ports of each Service, by namespace/name: all that is kept of them. Units are made of that when the
-	// switch needs them, so a list that is here is not changed any more.
+	// of are the ports of each Service, by namespace/name: all that is kept of them. Units are computed from them when the
+	// switch needs them, so a stored list is never changed.
 	of map[string][]servicePort
-	// claims are the Services that have a port, by its number: one, unless what is known of another is out of date. The
-	// last one has it.
+	// claims are the Services that have a port, by its number: one, unless the data of another is out of date. The last
+	// one gets it.
 	claims map[uint32][]string
 	// translated and refusing count the ports with endpoints, and those without.
 	translated, refusing int
-	// high counts the ports with endpoints on each high port.
+	// high counts the ports with endpoints for each high port.
 	high map[clusterip.Port]int
 }
 
-// servicePort is one that Open vSwitch translates.
+// servicePort is a port of a Service that Open vSwitch translates.
 type servicePort struct {
 	services.Key
 	endpoints clusterip.Endpoints
@@ -60,8 +60,8 @@ func (s *servicePorts) shared(cidrs []netip.Prefix) clusterip.Services {
 	return clusterip.Services{CIDRs: cidrs, HighPorts: high}
 }
 
-// update takes the changes of Services, and returns the units that differ; one without flows is gone. It is not known,
-// before all Services have been read, which there are.
+// update takes the changes of Services, and returns the units that differ; one without flows is removed. known is false
+// until all Services have been read.
 func (s *servicePorts) update() (changed map[uint32]openflow.Unit, known bool) {
 	keys, known := s.source.Services().Take()
 	if !known {
@@ -108,23 +108,23 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 	}
 }
 
-// limited are as many of the endpoints as Open vSwitch takes.
+// limited returns as many of the endpoints as Open vSwitch supports.
 func (s *servicePorts) limited(service string, k services.Key, all []netip.AddrPort) []netip.AddrPort {
 	if n := len(all); n > openflow.MaxBuckets {
-		s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
+		s.log.Info("this node uses only some of a Service's endpoints: as many as Open vSwitch takes", "service", service,
 			"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
 		return services.Most(all, openflow.MaxBuckets, s.node.Name)
 	}
 	return all
 }
 
-// tellAffinity logs once that session affinity, which all ports of a Service share, is not as long as it shall be.
+// tellAffinity logs once that session affinity, which all ports of a Service share, is shorter than requested.
 func (s *servicePorts) tellAffinity(service string, before, now []servicePort) {
 	if len(now) == 0 || now[0].affinity <= clusterip.MostAffinity ||
 		len(before) > 0 && before[0].affinity == now[0].affinity {
 		return
 	}
-	s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, as Open vSwitch has no longer "+
+	s.log.Info("clients of a Service keep their endpoint for less time than requested, as Open vSwitch has no longer "+
 		"timeouts: set its sessionAffinityConfig.clientIP.timeoutSeconds to at most as many seconds, or leave ClusterIPs to "+
 		"kube-proxy (services: host)", "service", service, "asked", now[0].affinity.String(),
 		"is", clusterip.MostAffinity.String(), "seconds", int(clusterip.MostAffinity/time.Second))
@@ -134,8 +134,8 @@ func (s *servicePorts) id(k services.Key) uint32 {
 	return s.ids.Of(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
 }
 
-// settle makes the unit of a port that of the Service that has it. A ClusterIP may be another's before it is known that
-// the Service is gone that had it.
+// settle sets the unit of a port to that of the Service that has it. A ClusterIP may be reused before the deletion of
+// its old Service is seen.
 func (s *servicePorts) settle(k services.Key, changed map[uint32]openflow.Unit) {
 	id := s.id(k)
 	claims := s.claims[id]
@@ -152,7 +152,7 @@ func (s *servicePorts) settle(k services.Key, changed map[uint32]openflow.Unit) 
 
 func (p *servicePort) list() []netip.AddrPort { return p.endpoints.List(p.Addr.Is4()) }
 
-// unit is the port's, made when it is needed; none without endpoints.
+// unit computes the port's unit when it is needed; it has no flows without endpoints.
 func (p *servicePort) unit(id uint32) (u openflow.Unit) {
 	if p.endpoints != "" {
 		u.Made = func() openflow.Unit {
@@ -162,7 +162,7 @@ func (p *servicePort) unit(id uint32) (u openflow.Unit) {
 	return u
 }
 
-// units are all that the switch shall have.
+// units are all that the switch should have.
 func (s *servicePorts) units() map[uint32]openflow.Unit {
 	out := make(map[uint32]openflow.Unit, s.translated)
 	for service, ports := range s.of {
@@ -192,7 +192,7 @@ func (s *servicePorts) count(p servicePort, by int) {
 	}
 }
 
-// setServices tells the switch which Services there shall be: all, unless it was told all before.
+// setServices gives the switch its Services: all of them, unless it has got all before.
 func (f *Flows) setServices() {
 	if f.services == nil {
 		f.sw.SetUnits(nil, true)
@@ -210,9 +210,9 @@ func (f *Flows) setServices() {
 	f.services.told = true
 }
 
-// SyncServices has the switch follow Services that have changed, and nothing else. It is not done if a whole round is
-// needed: after an error, for what waited for Services to be read, and where endpoints have another high port, which
-// changes flows that all Services share.
+// SyncServices updates the switch for changed Services, and nothing else. done is false if a whole round is needed:
+// after an error, for what waited for Services to be read, and if the set of high ports changes, which changes flows
+// that all Services share.
 func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.services == nil {
 		return true, nil
@@ -231,14 +231,14 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// Unread reports whether the switch may not have all flows of Services and policies yet, as they have not been read.
+// Unread reports whether the switch may lack flows of Services and policies because these have not been read yet.
 func (f *Flows) Unread() bool {
 	return f.servicesUnread() || f.policies.rules != nil && !f.policies.rules.Known()
 }
 
 func (f *Flows) servicesUnread() bool { return f.services != nil && !f.services.known }
 
-// servicesSynced is called when the switch has all Services that it shall have.
+// servicesSynced is called when the switch has all Services that it should have.
 func (f *Flows) servicesSynced(ctx context.Context) {
 	if f.services != nil {
 		f.metrics.Services.Set(float64(f.services.translated))
@@ -249,7 +249,7 @@ func (f *Flows) servicesSynced(ctx context.Context) {
 	}
 }
 
-// udp are the translations of UDP that the switch shall make.
+// udp are the UDP translations that the switch should make.
 func (s *servicePorts) udp() map[openflow.Translation]bool {
 	out := map[openflow.Translation]bool{}
 	for _, ports := range s.of {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// A ClusterIP that another Service has now is its own, in whichever order the two become known.
+// A ClusterIP that another Service now has belongs to that Service, in whichever order the two changes arrive.
 func TestClusterIPOfAnotherService(t *testing.T) {
 	key := services.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: 80}
 	to := func(endpoint string) map[services.Key]services.Backends {
@@ -91,7 +91,7 @@ func made(units map[uint32]openflow.Unit) map[uint32]openflow.Unit {
 	return out
 }
 
-// Session affinity that Open vSwitch cuts is told once for a Service, and again when it asks for another time.
+// Session affinity that Open vSwitch shortens is logged once for a Service, and again when it requests another time.
 func TestCutAffinityIsTold(t *testing.T) {
 	var told []string
 	s := newServicePorts(nil, "node1", funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
@@ -107,7 +107,7 @@ func TestCutAffinityIsTold(t *testing.T) {
 				services.Backends{Affinity: c.affinity}
 		}
 		if s.replace("ns/web", now, map[uint32]openflow.Unit{}); len(told) != c.want {
-			t.Errorf("step %d: told %d times, want %d: %q", i, len(told), c.want, told)
+			t.Errorf("step %d: reported %d times, want %d: %q", i, len(told), c.want, told)
 		}
 	}
 	if !strings.Contains(told[0], "ns/web") || !strings.Contains(told[0], "sessionAffinityConfig") {

@@ -19,7 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// control is a control socket of n's ovs-vswitchd that lists connections after some time: as one with many does.
+// control is a control socket of n's ovs-vswitchd that lists connections after some time, as one with many connections
+// does.
 type control struct {
 	n     *node
 	dir   string // the run directory that it is in
@@ -97,13 +98,13 @@ func newOpenNode(t *testing.T) (n *node, open func() bool) {
 	return n, open
 }
 
-// connect has the second pod begin a connection to the first.
+// connect makes the second pod open a connection to the first.
 func (n *node) connect(port int) {
 	n.t.Helper()
 	n.sends(17, fmt.Sprintf("udp(src=%d,dst=9)", port))
 }
 
-// sends has the second pod send a packet to the first.
+// sends makes the second pod send a packet to the first.
 func (n *node) sends(protocol int, header string) {
 	n.t.Helper()
 	from := n.pods[1]
@@ -120,8 +121,8 @@ func (n *node) follow() {
 	}
 }
 
-// A look at connections that takes longer than ovs-vswitchd's other commands ends those that policies forbid, holds up
-// no round, and is told while it is on its way.
+// A survey of connections that takes longer than ovs-vswitchd's other commands ends those that policies deny, delays no
+// round, and is reported while it runs.
 func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 2500*time.Millisecond)
@@ -134,11 +135,11 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	if !n.flows.Due() {
 		t.Error("nothing is to be reported")
 	}
-	if _, done := n.apply(n.round()); done.Degraded == nil || !strings.Contains(done.Degraded.Error(), "policies forbid") {
+	if _, done := n.apply(n.round()); done.Degraded == nil || !strings.Contains(done.Degraded.Error(), "policies deny") {
 		t.Errorf("reported is %v", done.Degraded)
 	}
 	if n.looked(); open() {
-		t.Error("the connection goes on")
+		t.Error("the connection continues")
 	}
 	if !n.flows.Due() {
 		t.Error("that it is over is not to be reported")
@@ -148,8 +149,8 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	}
 }
 
-// Rules that become stricter while a look is on its way have another one made, and those that allow again what a look
-// would end have the connection go on. A look ends when the rules have changed, however long that takes.
+// If rules become stricter during a survey, another one follows; if they allow again what it would end, the connection
+// continues. A survey ends when the rules have changed, however long that takes.
 func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -160,7 +161,7 @@ func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	n.follow()
 	close(c.hold)
 	if n.looked(); !open() || c.lists.Load() != 1 {
-		t.Errorf("after %d looks, of which the rules allow all when it is found, the connection goes on: %t", c.lists.Load(), open())
+		t.Errorf("after %d looks, of which the rules allow all when it is found, the connection continues: %t", c.lists.Load(), open())
 	}
 	c = newControl(n, 0)
 	c.hold = make(chan struct{})
@@ -171,11 +172,11 @@ func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	close(c.hold)
 	n.looked()
 	if open() {
-		t.Errorf("after %d looks, and rules that became stricter, the connection goes on", c.lists.Load())
+		t.Errorf("after %d looks, and rules that became stricter, the connection continues", c.lists.Load())
 	}
 }
 
-// An agent that ends while connections are looked for does not leave the look behind; the next ends what is due.
+// An agent that ends during a survey does not leave it running; the next agent ends what is due.
 func TestAgentThatEndsDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -184,7 +185,7 @@ func TestAgentThatEndsDuringALook(t *testing.T) {
 	n.follow()
 	n.flows.Stop()
 	if n.flows.policies.tightened.busy() || !open() {
-		t.Error("the look goes on, or has ended the connection")
+		t.Error("the survey continues, or has ended the connection")
 	}
 	close(c.hold)
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
@@ -197,7 +198,7 @@ func TestAgentThatEndsDuringALook(t *testing.T) {
 	}
 }
 
-// A connection to the switch that is lost during a look has it made again.
+// If the connection to the switch is lost during a survey, it is repeated.
 func TestSwitchThatIsLostDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -211,11 +212,11 @@ func TestSwitchThatIsLostDuringALook(t *testing.T) {
 	}
 	n.apply(n.round())
 	if n.looked(); open() {
-		t.Error("the connection goes on")
+		t.Error("the connection continues")
 	}
 }
 
-// Ended connections are told one by one, and of many the rest by their number.
+// Ended connections are logged one by one; if there are many, the rest by their number.
 func TestEndedConnectionsAreTold(t *testing.T) {
 	for _, c := range []struct {
 		connections int
@@ -235,15 +236,15 @@ func TestEndedConnectionsAreTold(t *testing.T) {
 		n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
 		n.follow()
 		if n.looked(); open() {
-			t.Fatal("the connection goes on")
+			t.Fatal("the connection continues")
 		}
 		all := strings.Join(told, "\n")
 		if one := strings.Count(all, "ended a connection"); one != c.one || len(told)-one != strings.Count(all, "count") ||
 			strings.Contains(all, "count") != (c.more != "") || !strings.Contains(all, c.more) {
-			t.Errorf("of %d connections told are\n%s\nwant %d, and %q", c.connections, all, c.one, c.more)
+			t.Errorf("of %d connections, these are reported:\n%s\nwant %d, and %q", c.connections, all, c.one, c.more)
 		}
 		if ping := `"protocol"="ICMP" "from"="10.77.1.6" "to"="10.77.1.5"`; strings.Contains(all, ping) != c.pings {
-			t.Errorf("pings: %t, told are\n%s", c.pings, all)
+			t.Errorf("pings: %t, reported are\n%s", c.pings, all)
 		}
 	}
 }

@@ -18,16 +18,16 @@ const (
 	surveyLate    = 5 * time.Second
 )
 
-// partSize is how many connections are handed over at once: as many as the loop can judge without holding up a pod.
+// partSize is how many connections are handed over at a time: as many as the loop can judge without delaying a pod.
 const partSize = 500
 
-// twice is work to be done now, and once more when the datapath must have followed (staleFor).
+// twice is work to be done now, and once more when the datapath must have caught up (staleFor).
 type twice struct {
 	now   bool
-	again time.Time // zero: not
+	again time.Time // when it is due again; zero: never
 }
 
-// begin reports whether the work is to be done, and takes note that it is.
+// begin reports whether the work is to be done, and notes that it has begun.
 func (t *twice) begin(now time.Time) bool {
 	if !t.now && !t.due(now) {
 		return false
@@ -42,22 +42,23 @@ func (t *twice) begin(now time.Time) bool {
 // retry has the work done again, after an error.
 func (t *twice) retry(now time.Time) { t.now, t.again = true, now.Add(staleFor) }
 
-// due reports whether it is time for the second time, or for what has failed.
+// due reports whether it is time for the second run, or for a retry.
 func (t *twice) due(now time.Time) bool { return !t.again.IsZero() && now.After(t.again) }
 
-// survey looks through the connections of conntrack zones, beside the rounds, and hands them over in parts. When it is
-// to be made, it is made once more when the datapath must have followed (staleFor), and again after an error.
+// survey lists the connections of conntrack zones, in parallel to the rounds, and hands them over in parts. Each survey
+// is repeated once when the datapath must have caught up (staleFor), and again after an error.
 type survey struct {
 	twice
-	// found is notified when there is a part to take.
+	// found is notified when a part can be taken.
 	found signal.Signal
 	parts chan part
-	began time.Time // zero: none is on its way
+	began time.Time // zero: none is running
 	last  time.Time // when the last one began
 	end   context.CancelFunc
-	// broken is why what this one found could not be dealt with, failed why the last one did not do what it is for.
+	// broken is why the findings of this survey could not be processed, failed why the last one did not achieve its
+	// purpose.
 	broken, failed error
-	told, logged   bool // that it fails, or takes long
+	told, logged   bool // that it failed, or takes long
 }
 
 // part is some of what a survey found; the last has no connections.
@@ -73,13 +74,13 @@ func newSurvey(found signal.Signal) survey { return survey{found: found, parts: 
 
 func (s *survey) busy() bool { return !s.began.IsZero() }
 
-// due reports whether it is time for a survey, or for telling how the last one went.
+// due reports whether it is time for a survey, or to report the outcome of the last one.
 func (s *survey) due(now time.Time) bool {
 	return !s.busy() && s.twice.due(now) || s.told != (s.trouble(now) != nil)
 }
 
-// start begins a survey of zones if one is to be made and none is on its way. list calls its argument with each
-// connection of a zone that matters.
+// start begins a survey of zones if one is due and none is running. list calls its argument with each relevant
+// connection of a zone.
 func (s *survey) start(ctx context.Context, now time.Time, zones []uint16,
 	list func(ctx context.Context, zone uint16, yield func(vswitchd.Connection) error) error) {
 	if s.busy() || !s.begin(now) {
@@ -126,7 +127,7 @@ func (s *survey) zone(ctx context.Context, zone uint16,
 }
 
 // take calls each with a part that has been found, and reports whether that was the end of a survey in which nothing
-// failed. After an error of each the survey ends, and is made again.
+// failed. After an error of each, the survey ends and is repeated.
 func (s *survey) take(now time.Time, each func(part) error) (done bool) {
 	select {
 	case p := <-s.parts:
@@ -143,7 +144,7 @@ func (s *survey) take(now time.Time, each func(part) error) (done bool) {
 	}
 }
 
-// over takes note of how a survey ended.
+// over records how a survey ended.
 func (s *survey) over(now time.Time, err error) (done bool) {
 	s.end()
 	s.last, s.began, s.failed = s.began, time.Time{}, cmp.Or(s.broken, err)
@@ -153,7 +154,7 @@ func (s *survey) over(now time.Time, err error) (done bool) {
 	return s.failed == nil
 }
 
-// trouble is why what the survey is for is not done yet; nil if it is, or takes no longer than it may.
+// trouble returns why the survey's purpose is not achieved yet; nil if it is, or if the survey is in time.
 func (s *survey) trouble(now time.Time) error {
 	if took := now.Sub(s.began); s.failed == nil && s.busy() && took > surveyLate {
 		return fmt.Errorf("ovs-vswitchd has been listing connections for %s", took.Round(time.Second))
@@ -161,14 +162,14 @@ func (s *survey) trouble(now time.Time) error {
 	return s.failed
 }
 
-// tell is trouble, to be reported.
+// tell returns trouble, and notes that it is reported.
 func (s *survey) tell(now time.Time) error {
 	err := s.trouble(now)
 	s.told = err != nil
 	return err
 }
 
-// stop ends a survey, and returns when it has ended. It is not made again.
+// stop ends a survey, and returns when it has ended. It is not repeated.
 func (s *survey) stop() {
 	if !s.busy() {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// Which nodes are sent packets and answer none, by when their flows took the last one.
+// Which nodes are sent packets without answering, by when their flows last matched one.
 func TestUnanswered(t *testing.T) {
 	const never = -1
 	for _, c := range []struct {
@@ -18,8 +18,8 @@ func TestUnanswered(t *testing.T) {
 		want                    bool
 	}{
 		{"nothing is sent", never, never, never, false},
-		{"sent, and nothing comes", 1, never, never, true},
-		{"the node itself sends, and nothing comes", never, 1, never, true},
+		{"sent, and nothing arrives", 1, never, never, true},
+		{"the node itself sends, and nothing arrives", never, 1, never, true},
 		{"an exchange", 1, never, 1, false},
 		{"an exchange that is over", 14, never, 14, false},
 		{"the last word, and counters that are gathered now and then", 2, never, 6, false},

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What Open vSwitch does with a connection is compared with what policies mean, and a difference is told.
+// What Open vSwitch does with a connection is compared with what policies mean, and a difference is reported.
 func TestSwitchIsComparedWithPolicies(t *testing.T) {
 	n := newPolicyNode(t) // pods of ns are isolated as ingress
 	n.pod("b", 6)

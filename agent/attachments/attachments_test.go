@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// The files of one container's interfaces are apart: those of its own, and those of each network of another plugin.
+// The files of one container's interfaces are distinct: those of its own, and those of each network of another plugin.
 func TestHostOf(t *testing.T) {
 	o := api.AllocationOwner{ContainerID: "c1", IfName: "net1", Network: "a"}
 	names := map[string]bool{}

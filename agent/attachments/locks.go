@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// quiet is for how long no request has been at work before it is quiet.
+// quiet is how long no request must have been in progress for the node to count as quiet.
 const quiet = 50 * time.Millisecond
 
-// Locks mark attachments, by the name of their host end, on which a CNI request or the reconciler is at work, so that
-// neither takes apart what the other makes. The zero value is ready to use.
+// Locks mark attachments, by the name of their host end, on which a CNI request or the reconciler is working, so that
+// neither removes what the other creates. The zero value is ready to use.
 type Locks struct {
 	mu    sync.Mutex
 	hosts map[string]bool
@@ -31,7 +31,7 @@ func (l *Locks) TryLock(host string) bool {
 	return true
 }
 
-// Unlock takes the mark away.
+// Unlock removes the mark.
 func (l *Locks) Unlock(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,14 +39,14 @@ func (l *Locks) Unlock(host string) {
 	l.last = time.Now()
 }
 
-// quiet reports whether no request has been at work for a while.
+// quiet reports whether no request has been in progress for a while.
 func (l *Locks) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.hosts) == 0 && time.Since(l.last) >= quiet
 }
 
-// awaitQuiet waits until it is quiet, for limit at most.
+// awaitQuiet waits until it is quiet, at most for limit.
 func (l *Locks) awaitQuiet(ctx context.Context, limit time.Duration) {
 	for end := time.Now().Add(limit); !l.quiet() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(quiet / 4)

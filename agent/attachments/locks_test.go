@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What waits for quiet goes on once no request has been at work for a while, and in time where there always is one, or
-// where the agent ends.
+// Waiting for quiet ends once no request has been in progress for a while, and in time if there always is one, or if
+// the agent ends.
 func TestAwaitQuiet(t *testing.T) {
 	const limit = time.Second
 	for what, c := range map[string]struct {

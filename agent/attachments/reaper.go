@@ -13,17 +13,16 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// reapWait is how long a port that is retired waits until no request is at work: its removal holds up the flows of
-// others.
+// reapWait is how long a retired port waits until no request is in progress: its removal delays the flows of others.
 const reapWait = time.Second
 
-// Reaper removes the ports of pods that are gone, and then their veths, which go together in the time that the kernel
-// takes for one. Nothing is done to a veth before: at each change of an interface ovs-vswitchd looks at all its ports.
-// What it can't remove, and what it leaves when it ends, the reconciler does, of this agent or of the next.
+// Reaper removes the ports of deleted pods, and then their veths, all in the time that the kernel takes for one. A veth
+// is not touched before: at each change of an interface, ovs-vswitchd examines all its ports. What the Reaper can't
+// remove, or leaves when it ends, is left to the reconciler of this agent or of the next.
 type Reaper struct {
 	db      *ovsdb.DB
 	bridge  string
-	waiting chan struct{} // of one: any number may wait
+	waiting chan struct{} // capacity 1: any number may wait
 
 	mu      sync.Mutex
 	retired map[string]bool // host ends that this process has retired, and Clear has not removed yet
@@ -34,7 +33,7 @@ func newReaper(db *ovsdb.DB, bridge string) *Reaper {
 	return &Reaper{db: db, bridge: bridge, waiting: make(chan struct{}, 1), retired: map[string]bool{}}
 }
 
-// Wake says that a port was retired, or that there is none, and that its veth is not needed.
+// Wake says that a port was retired, or does not exist, and that its veth is not needed.
 func (r *Reaper) Wake(host string) {
 	r.mu.Lock()
 	r.retired[host] = true
@@ -45,14 +44,14 @@ func (r *Reaper) Wake(host string) {
 	}
 }
 
-// Has reports whether the host end waits to be removed.
+// Has reports whether the host end is waiting to be removed.
 func (r *Reaper) Has(host string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.retired[host]
 }
 
-// Run removes until ctx ends, when no request is at work.
+// Run removes what is retired while no request is in progress, until ctx ends.
 func (r *Reaper) Run(ctx context.Context, l *Locks, log logr.Logger) {
 	for {
 		select {
@@ -78,7 +77,7 @@ func (r *Reaper) Clear(ctx context.Context) error {
 	for _, host := range removed {
 		going[host] = true
 	}
-	// The veths in any case: an ovs-vswitchd that does not answer complains of them at most.
+	// The veths are removed in any case: an ovs-vswitchd that does not answer at most logs warnings about them.
 	errs := []error{err}
 	for host := range going {
 		errs = append(errs, link.Retire(host))

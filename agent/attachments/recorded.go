@@ -7,18 +7,17 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// Recorded are the attachments that were found on record in OVSDB and not released since. The record is OVSDB's
-// alone; this serves when it is deleted there under a running pod ("ovs-vsctl del-port", "del-br", a recreated
-// database): it is restored, and until then the pod does not count as gone. The zero value is ready to
-// use.
+// Recorded are the attachments that were found on record in OVSDB and not released since. OVSDB alone has the record;
+// this copy is used when the record of a running pod is deleted ("ovs-vsctl del-port", "del-br", a recreated database):
+// it is restored, and until then the pod does not count as gone. The zero value is ready to use.
 type Recorded struct {
 	mu      sync.Mutex
 	byHost  map[string]api.Attachment
-	missing map[string]bool // host ends of those that were not on record last
+	missing map[string]bool // host ends of those that had no record at the last look
 }
 
-// Merge takes in what is on record now. It returns that and what was on record before, and of the latter, in lost, what
-// no longer is: each once, however long it takes to write it again.
+// Merge takes the current records. It returns these together with earlier ones and, in lost, the earlier ones whose
+// record is gone: each once, however long it takes to write it again.
 func (s *Recorded) Merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +39,7 @@ func (s *Recorded) Merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
 	return all, lost
 }
 
-// Note is for an attachment that was just recorded.
+// Note adds an attachment that was just recorded.
 func (s *Recorded) Note(a api.Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +49,7 @@ func (s *Recorded) Note(a api.Attachment) {
 	s.byHost[a.HostIf] = a
 }
 
-// Forget is for an attachment that is released, by the name of its host end.
+// Forget removes an attachment that is released, by the name of its host end.
 func (s *Recorded) Forget(host string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

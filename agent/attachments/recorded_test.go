@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// What is lost is reported once, though it may take many rounds to write it again.
+// A loss is reported once, though it may take many rounds to write the record again.
 func TestLostIsReportedOnce(t *testing.T) {
 	var s Recorded
 	port := []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl1"}}}

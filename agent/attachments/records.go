@@ -10,11 +10,11 @@ import (
 // Records are the attachments on record in OVSDB, by host end.
 type Records struct {
 	Pods map[string]ovsdb.PodPort
-	// Broken are host ends whose record can't be read, with the reason: a pod may be running behind them.
+	// Broken are host ends whose record can't be read, with the reason: a pod may be using them.
 	Broken map[string]string
 }
 
-// Records reads the records. One that is missing, and not written again yet, counts as broken.
+// Records reads the records. A missing one that is not restored yet counts as broken.
 func (r *Registry) Records() (Records, error) {
 	obs, err := r.db.Observe(r.bridge)
 	if err != nil {
@@ -42,7 +42,7 @@ func (r Records) Has(host string) bool {
 	return ok || broken
 }
 
-// Holder is the host end of another attachment of this boot than host's that has one of addrs, or empty.
+// Holder is the host end of an attachment of this boot, other than host's, that has one of addrs, or empty.
 func (r Records) Holder(addrs []netip.Prefix, host, bootID string) string {
 	for other, a := range r.Pods {
 		if other != host && a.BootID == bootID && slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool {

@@ -1,5 +1,5 @@
-// Package denials says which denied packets the agent tells of: the first of a kind at once, then once a minute how
-// many came since, and no more lines than a log can bear. It is pure.
+// Package denials decides which denied packets the agent logs: the first of a kind at once, then once a minute how many
+// came since, within a limit of lines. It is pure.
 package denials
 
 import (
@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// every is how often a kind is told of again.
+	// every is how often a kind is logged again.
 	every = time.Minute
-	// perSecond and burst limit the lines, mostKinds what is remembered.
+	// perSecond and burst limit the lines, mostKinds the kinds that are remembered.
 	perSecond = 5
 	burst     = 50
 	mostKinds = 1000
 )
 
-// Kind is what packets have in common that one line is for.
+// Kind is what packets that share one line have in common.
 type Kind = compile.Connection
 
-// Log knows what was told. The zero value has told nothing.
+// Log keeps what was logged. The zero value is ready to use.
 type Log struct {
 	kinds   map[Kind]*kind
-	lines   float64 // that may be written at the time filled
+	lines   float64 // that may be written, as of filled
 	filled  time.Time
 	leftOut uint64
-	said    time.Time // when it was told what is left out
+	said    time.Time // when leftOut was last reported
 }
 
 type kind struct {
@@ -36,7 +36,7 @@ type kind struct {
 	packets uint64 // since
 }
 
-// Saw takes note of a packet, and reports whether to tell of it now.
+// Saw counts a packet, and reports whether to log it now.
 func (l *Log) Saw(k Kind, now time.Time) bool {
 	if seen := l.kinds[k]; seen != nil {
 		seen.packets++
@@ -53,7 +53,7 @@ func (l *Log) Saw(k Kind, now time.Time) bool {
 	return true
 }
 
-// may takes one line of the limit, if there is one.
+// may takes one line from the limit, if one is left.
 func (l *Log) may(now time.Time) bool {
 	if l.filled.IsZero() {
 		l.lines = burst
@@ -66,18 +66,18 @@ func (l *Log) may(now time.Time) bool {
 	return true
 }
 
-// Missed takes note of packets of which nothing is known.
+// Missed counts packets about which nothing is known.
 func (l *Log) Missed(packets uint64) { l.leftOut += packets }
 
-// Due is what is to be told now.
+// Due is what to log now.
 type Due struct {
-	// Again are kinds that were told of, with the number of packets since.
+	// Again are kinds that were logged before, with the number of packets since.
 	Again map[Kind]uint64
-	// LeftOut is how many packets no line has told of.
+	// LeftOut is the number of packets that are in no line.
 	LeftOut uint64
 }
 
-// Due returns what is to be told now. A kind of which nothing came for a minute is forgotten.
+// Due returns what to log now. A kind without packets for a minute is dropped.
 func (l *Log) Due(now time.Time) Due {
 	due := Due{Again: map[Kind]uint64{}}
 	for _, k := range slices.Collect(maps.Keys(l.kinds)) {

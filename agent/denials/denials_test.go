@@ -16,7 +16,7 @@ func kindOf(port uint16) Kind {
 		Peer: netip.MustParseAddr("10.77.1.6"), Protocol: policy.TCP, Port: port}
 }
 
-// A kind is told of at once, and then once a minute with the number of its packets; one that has ended is forgotten.
+// A kind is logged at once, and then once a minute with the number of its packets; one that has ended is dropped.
 func TestOneLineAMinute(t *testing.T) {
 	var l Log
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -42,7 +42,7 @@ func TestOneLineAMinute(t *testing.T) {
 	}
 }
 
-// However many kinds there are, lines are few, and one says how many packets they leave out.
+// However many kinds there are, there are few lines, and one says how many packets they omit.
 func TestFloodOfKinds(t *testing.T) {
 	var l Log
 	lines := 0
@@ -56,18 +56,18 @@ func TestFloodOfKinds(t *testing.T) {
 	}
 	due := l.Due(start.Add(time.Minute))
 	if due.LeftOut != uint64(60000-lines) {
-		t.Errorf("%d packets are said to be left out, want %d", due.LeftOut, 60000-lines)
+		t.Errorf("%d packets are counted as unlogged, want %d", due.LeftOut, 60000-lines)
 	}
 	l.Missed(7)
 	if due := l.Due(start.Add(2*time.Minute - 1)); due.LeftOut != 0 {
-		t.Error("what is left out is said before a minute is over")
+		t.Error("the unlogged packets are reported before a minute is over")
 	}
 	if due := l.Due(start.Add(2 * time.Minute)); due.LeftOut != 7 || len(l.kinds) != 0 {
-		t.Errorf("%d packets are said to be left out, want 7; %d kinds are remembered", due.LeftOut, len(l.kinds))
+		t.Errorf("%d packets are counted as unlogged, want 7; %d kinds are remembered", due.LeftOut, len(l.kinds))
 	}
 }
 
-// Kinds that come again and again do not write more lines than the limit either, and memory has an end.
+// Recurring kinds do not write more lines than the limit either, and memory is bounded.
 func TestLimitOfRepeats(t *testing.T) {
 	var l Log
 	now := start
@@ -85,6 +85,6 @@ func TestLimitOfRepeats(t *testing.T) {
 		t.Errorf("%d lines at once, want %d", len(due.Again), burst)
 	}
 	if more := l.Due(now.Add(time.Minute)); due.LeftOut+more.LeftOut != 2*mostKinds+mostKinds-burst {
-		t.Errorf("%d and %d packets are said to be left out, want %d", due.LeftOut, more.LeftOut, 3*mostKinds-burst)
+		t.Errorf("%d and %d packets are counted as unlogged, want %d", due.LeftOut, more.LeftOut, 3*mostKinds-burst)
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// uplinkPort is this bridge's end of the patch to the uplink's, wanted while that
-// one is there.
+// uplinkPort is this bridge's end of the patch to the uplink's bridge, wanted while that bridge exists.
 func uplinkPort(attached bool) *ovsdb.UplinkPort {
 	if !attached {
 		return nil
@@ -37,7 +36,7 @@ func steered(attachments []api.Attachment) (out []steer.Entry) {
 	return out
 }
 
-// gatewayMTU is that of the node's own port: packets of every kind of pod pass.
+// gatewayMTU is the MTU of the node's own port: large enough for packets of all kinds of pods.
 func gatewayMTU(in Inputs, podMTU int) int {
 	if !in.Config.EnableBridgingMode {
 		return podMTU
@@ -45,7 +44,7 @@ func gatewayMTU(in Inputs, podMTU int) int {
 	return max(podMTU, UnderlayMTU(in.Config, in.Transport.MTU))
 }
 
-// unless is mtu, or 0 where it is the device's own.
+// unless is mtu, or 0 if it equals the device's own.
 func unless(device, mtu int) int {
 	if mtu == device {
 		return 0
@@ -53,9 +52,8 @@ func unless(device, mtu int) int {
 	return mtu
 }
 
-// nodeAddrs are the node's own addresses, those first that other nodes know. What
-// is in a Service CIDR is kube-proxy's (in mode ipvs it puts the Services'
-// addresses on an interface).
+// nodeAddrs are the node's own addresses, first those in its Node. Those in a Service CIDR are kube-proxy's (in mode
+// ipvs it puts the Services' addresses on an interface).
 func nodeAddrs(in Inputs) []netip.Addr {
 	rest := slices.Concat(in.NodeAddrs, in.Own.Addresses)
 	slices.SortFunc(rest, netip.Addr.Compare)
@@ -68,8 +66,7 @@ func nodeAddrs(in Inputs) []netip.Addr {
 	return out
 }
 
-// LacksServiceCIDRv6 reports whether Services of IPv6 are likely and bridged pods would look for
-// them on the underlay.
+// LacksServiceCIDRv6 reports whether IPv6 Services are likely and bridged pods would send to them on the underlay.
 func LacksServiceCIDRv6(cfg api.AgentConfig, podCIDRs []netip.Prefix) bool {
 	_, v6 := Families(podCIDRs)
 	return cfg.EnableBridgingMode && v6 && !cfg.ServiceCIDRv6.IsValid()
@@ -79,9 +76,8 @@ func within(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// viaHost are the ranges that bridged pods reach through the node, beside its own
-// addresses: Services, and podCIDRs to which the node knows a way. Where the
-// underlay routes podCIDRs those of other nodes are destinations like any other.
+// viaHost are the ranges that bridged pods reach through the node, besides its own addresses: Services, and podCIDRs to
+// which the node has a route. Where the underlay routes podCIDRs, those of other nodes are destinations like any other.
 func viaHost(in Inputs, peers []Peer, gateways []netip.Prefix) []netip.Prefix {
 	out := slices.Concat(in.serviceCIDRs(), in.Own.PodCIDRs)
 	if in.Config.TrafficEncapMode == api.ModeNoEncap && in.Config.NoSNAT {
@@ -121,9 +117,9 @@ func bridgedRoutes(in Inputs) []route.Route {
 	return out
 }
 
-// HeldCIDRs are the podCIDRs that routed pods of this node have their addresses
-// from, for an agent that starts on a node without one: those pods keep their
-// gateway until the node is given another range, or another node theirs.
+// HeldCIDRs are the podCIDRs that the addresses of this node's routed pods come from, for an agent that starts on a
+// node without a podCIDR: these pods keep their gateway until this node gets another range, or another node gets
+// theirs.
 func HeldCIDRs(own inputs.Node, nodes map[string]inputs.Node, attachments []api.Attachment) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range attachments {
@@ -155,10 +151,9 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 	return v4, v6
 }
 
-// masked are the ranges for which the node translates addresses, of families in which
-// it has an address itself: those of pools that are clear of all podCIDRs and Services,
-// since nothing is allocated from one that is not; and whatever its pods have, whose pool may have
-// been deleted or spoiled since.
+// masked are the ranges for which the node translates addresses, of families in which it has an address itself: those
+// of pools that overlap no podCIDRs and Services, since nothing is allocated from others; and the addresses of its
+// pods, whose pool may have been deleted or become invalid.
 func masked(in Inputs, peers []Peer) []netip.Prefix {
 	taken := slices.Concat(in.serviceCIDRs(), in.Own.PodCIDRs)
 	for _, p := range peers {
@@ -196,7 +191,7 @@ func PoolRanges(pools map[string]api.IPPool) []netip.Prefix {
 	return route.Aggregate(out)
 }
 
-// UnderlayMTU is the MTU of bridged pods in bytes, given that of the transport interface: no tunnel takes any of it.
+// UnderlayMTU is the MTU of bridged pods in bytes, given that of the transport interface, without overhead of a tunnel.
 func UnderlayMTU(cfg api.AgentConfig, transport int) int {
 	if cfg.DefaultMTU != 0 {
 		return min(cfg.DefaultMTU, transport)

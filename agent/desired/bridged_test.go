@@ -118,8 +118,8 @@ func TestLacksServices(t *testing.T) {
 	}
 }
 
-// Pods go on when somebody deletes their pool, or writes nonsense into it: what the node forwards for them is
-// translated as before.
+// Pods keep working when their pool is deleted or becomes invalid: what the node forwards for them is translated as
+// before.
 func TestDesireBridgedWithoutPools(t *testing.T) {
 	in := bridgedInputs()
 	in.Pools = nil
@@ -194,8 +194,8 @@ func TestDesireBridgedModes(t *testing.T) {
 	}
 }
 
-// A node in bridging mode without a podCIDR has a gateway without addresses, and
-// one without bridging mode nothing of all that.
+// A node in bridging mode without a podCIDR has a gateway without addresses, and one without bridging mode has none of
+// that.
 func TestDesireBridgedExtremes(t *testing.T) {
 	in := bridgedInputs()
 	in.Own.PodCIDRs = nil
@@ -208,8 +208,8 @@ func TestDesireBridgedExtremes(t *testing.T) {
 	}
 }
 
-// An agent that starts on a node that has lost its podCIDR leaves the gateway to
-// the pods that run, unless the range is another node's by now.
+// An agent that starts on a node that has lost its podCIDR leaves running pods their gateway, unless another node now
+// has the range.
 func TestHeldCIDRs(t *testing.T) {
 	routed := func(addrs ...string) api.Attachment { return api.Attachment{Addrs: prefixList(addrs...)} }
 	pooled := routed("192.168.110.70/24")
@@ -222,7 +222,7 @@ func TestHeldCIDRs(t *testing.T) {
 	}
 }
 
-// What is about the podCIDR is not about bridged pods.
+// Rules about the podCIDR do not apply to bridged pods.
 func TestBridgedPodsAreNotOutside(t *testing.T) {
 	own := node("me", "10.0.1.0/24", "192.0.2.1")
 	a := bridgedInputs().Attachments

@@ -22,24 +22,23 @@ const TunnelPortName = "fairlead-tun0"
 // Inputs is all that Compute depends on.
 type Inputs struct {
 	Config api.AgentConfig
-	// Own is this node's Node as it last was good (see CheckOwn), Nodes are
-	// all Nodes as they are now.
+	// Own is the last valid state of this node's Node (see CheckOwn), Nodes are all Nodes as they are now.
 	Own   inputs.Node
 	Nodes map[string]inputs.Node
 	// Transport is the interface that carries traffic to other nodes.
 	Transport link.Transport
-	// Uplink is the interface on which the host hears the underlay, whose frames come to the uplink's bridge as well.
-	// Empty: they do not.
+	// Uplink is the interface on which the host receives from the underlay, if its frames reach the uplink's bridge as
+	// well; else empty.
 	Uplink string
 	// NodeAddrs are the addresses of the node's interfaces.
 	NodeAddrs []netip.Addr
 	// Pools are the ranges that bridged pods have their addresses from.
 	Pools []netip.Prefix
-	// ServiceCIDRs are the cluster's own, beside those of the config.
+	// ServiceCIDRs are those of the cluster, in addition to those of the config.
 	ServiceCIDRs []netip.Prefix
-	// Needed are addresses that no route to pods may take from this node.
+	// Needed are addresses that no route to pods may cover.
 	Needed []link.Needed
-	// Attachments are the pods that the node should have, in any order.
+	// Attachments are the attachments that the node should have, in any order.
 	Attachments []api.Attachment
 }
 
@@ -49,7 +48,7 @@ type State struct {
 	Gateway link.GatewayLink
 	Routes  route.Desired
 	NAT     nat.Desired
-	// Steer are the bridged pods that the uplink's programs know in mode steer.
+	// Steer are the bridged pods that the uplink's programs serve in mode steer.
 	Steer []steer.Entry
 	Peers []Peer
 	// PodMTU and BridgedMTU are the MTUs of routed and of bridged pods' interfaces, in bytes.
@@ -119,8 +118,8 @@ func Compute(in Inputs) State {
 	return d
 }
 
-// sources are the addresses that the node's own packets to its routed pods carry where policies are enforced. What it
-// masquerades towards them has the gateway's, so that policies tell the two apart.
+// sources are the source addresses of the node's own packets to its routed pods where policies are enforced. Packets
+// that it masquerades towards them have the gateway's, so that policies can distinguish the two.
 func sources(in Inputs) []netip.Addr {
 	if in.Config.NetworkPolicies != api.PoliciesEnforce {
 		return nil
@@ -134,8 +133,8 @@ func (in Inputs) serviceCIDRs() []netip.Prefix {
 	return route.Aggregate(slices.Concat(in.Config.ServiceCIDRs(), in.ServiceCIDRs))
 }
 
-// View adds to what is desired the port numbers that OVS gave, or will give: nobody
-// else has these.
+// View adds to the desired state the port numbers that Open vSwitch has assigned, or will assign: no other port has
+// these.
 func (d State) View(obs ovsdb.Observed) tables.View {
 	v := tables.View{
 		Gateway: tables.Gateway{
@@ -161,7 +160,7 @@ func (d State) View(obs ovsdb.Observed) tables.View {
 	return v
 }
 
-// podsOf are the pods of attachments, with their ports' numbers by the names of these.
+// podsOf are the pods of attachments; ports has the port numbers by name.
 func podsOf(attachments []api.Attachment, ports map[string]uint32) (out []tables.Pod) {
 	for _, a := range attachments {
 		pod := tables.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
@@ -183,8 +182,7 @@ func gatewayAddrs(podCIDRs []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// gatewayMAC is made from the node's name, so that it survives every restart
-// and pods' neighbour entries stay right.
+// gatewayMAC is derived from the node's name, so that it survives every restart and pods' neighbour entries stay valid.
 func gatewayMAC(node string) api.MAC { return api.LocalMAC("gateway " + node) }
 
 // Overhead is what a tunnel adds to a packet, in bytes: the outer Ethernet
@@ -204,7 +202,7 @@ func Overhead(cfg api.AgentConfig, local netip.Addr) int {
 	return bytes
 }
 
-// tunnelTraffic is how the tunnel's packets look between nodes.
+// tunnelTraffic describes the tunnel's packets between nodes.
 func tunnelTraffic(cfg api.AgentConfig) nat.Tunnel {
 	if !Tunnels(cfg) {
 		return nat.Tunnel{}
@@ -232,8 +230,8 @@ func PodMTU(cfg api.AgentConfig, transport int, local netip.Addr) int {
 // Tunnels reports whether any traffic may go through a tunnel.
 func Tunnels(cfg api.AgentConfig) bool { return cfg.TrafficEncapMode != api.ModeNoEncap }
 
-// Endpoint is this node's end of the tunnel. One family serves all peers: IPv4
-// where the Node and the interface have it, else IPv6.
+// Endpoint is this node's tunnel endpoint. One family is used for all peers: IPv4 if the Node and the interface have
+// it, else IPv6.
 func Endpoint(t link.Transport, own inputs.Node) netip.Addr {
 	if _, v4 := own.TunnelAddr(true); t.IPv4.IsValid() && (v4 || !t.IPv6.IsValid()) {
 		return t.IPv4
@@ -264,8 +262,7 @@ func reserved(in Inputs) []cidrClaim {
 	return taken
 }
 
-// neededBy is what the node needs, its own addresses as its Node has them
-// included.
+// neededBy are the addresses that the node needs, including those in its Node.
 func neededBy(in Inputs) []link.Needed {
 	needed := slices.Clone(in.Needed)
 	for _, a := range in.Own.Addresses {

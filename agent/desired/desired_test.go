@@ -56,7 +56,7 @@ func TestDesire(t *testing.T) {
 	}
 }
 
-// Inputs come from maps and from whatever order events had.
+// Inputs come from maps, and in the order of events.
 func TestDesireDoesNotDependOnOrder(t *testing.T) {
 	want := Compute(dualInputs())
 	for range 50 {

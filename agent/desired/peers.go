@@ -20,29 +20,28 @@ type Path string
 const (
 	// PathTunnel packets leave br-int through the tunnel.
 	PathTunnel Path = "tunnel"
-	// PathDirect packets are routed by this node's kernel to the other node, which
-	// is in a subnet of the transport interface.
+	// PathDirect packets are routed by this node's kernel to the other node, which is in a subnet of the transport
+	// interface.
 	PathDirect Path = "direct"
-	// PathRouters are packets for a node in another subnet without a tunnel:
-	// this node sends them where it sends everything else, and the underlay's
-	// routers must know the rest.
+	// PathRouters packets go to a node in another subnet without a tunnel: this node forwards them like any other traffic,
+	// and the underlay's routers must have routes to the podCIDR.
 	PathRouters Path = "routers"
 )
 
 // Peer is another node whose pods are served.
 type Peer struct {
 	Name string
-	// Tunnel is its end of the tunnel. Invalid where there is none.
+	// Tunnel is its tunnel endpoint. Invalid if there is none.
 	Tunnel   netip.Addr
 	PodCIDRs []PeerCIDR
-	// NotReady: the API server has the Node as not ready.
+	// NotReady: its Node is not ready.
 	NotReady bool
-	// NoAgent is why no agent of Fairlead runs there; empty: one may.
+	// NoAgent says why no agent of Fairlead runs there; empty: one may.
 	NoAgent string
 }
 
-// PeerCIDR is one podCIDR of a peer with the way there. Each family has its
-// own: a dual-stack peer may be direct in one and tunnelled in the other.
+// PeerCIDR is one podCIDR of a peer with the path there. Each family has its own path: a dual-stack peer may be direct
+// in one and tunnelled in the other.
 type PeerCIDR struct {
 	netip.Prefix
 	Path Path
@@ -50,10 +49,10 @@ type PeerCIDR struct {
 	Via netip.Addr
 }
 
-// peersOf returns the other nodes that are served, by name, and sentences about
-// those that can't be. local is this node's end of the tunnel.
+// peersOf returns the other nodes that are served, by name, and sentences about those that can't be. local is this
+// node's tunnel endpoint.
 func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
-	nodes := make([]inputs.Node, 0, len(in.Nodes)) // large, so what is sorted are pointers
+	nodes := make([]inputs.Node, 0, len(in.Nodes)) // Nodes are large, so pointers to them are sorted
 	others := make([]*inputs.Node, 0, len(in.Nodes))
 	for _, n := range in.Nodes {
 		if n.Name != in.Own.Name {
@@ -67,7 +66,7 @@ func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
 	var problems []string
 	for _, n := range others {
 		if len(n.PodCIDRs) == 0 {
-			continue // not given one yet: nothing to reach there
+			continue // it has no podCIDR yet, and so no pods to reach
 		}
 		why, bad := refused[n.Name]
 		var p Peer
@@ -84,7 +83,7 @@ func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
 	return peers, problems
 }
 
-// peerOf finds the way to each podCIDR of n, or says why there is none.
+// peerOf finds the path to each podCIDR of n, or says why there is none.
 func peerOf(in *Inputs, n *inputs.Node, local netip.Addr) (p Peer, problem string) {
 	for _, a := range n.TunnelAddresses {
 		if a == in.Transport.IPv4 || a == in.Transport.IPv6 {
@@ -115,7 +114,7 @@ func peerOf(in *Inputs, n *inputs.Node, local netip.Addr) (p Peer, problem strin
 	return p, ""
 }
 
-// noHost is the kind of an address that is not one host's alone; empty for one that is, and for none.
+// noHost returns the kind of an address that does not belong to a single host; empty for other addresses, and for none.
 func noHost(a netip.Addr) string {
 	switch {
 	case a.IsLoopback():
@@ -132,9 +131,9 @@ func noHost(a netip.Addr) string {
 	return ""
 }
 
-// barred reports whether this node can't use the tunnel to cidr: it has no podCIDR of
-// the family, and so no source that the other end believes. Its bridged pods, and
-// itself, are let in at the front door of the other node all the same.
+// barred reports whether this node can't use the tunnel to cidr: it has no podCIDR of the family, and so no source
+// address that the other end accepts. Outside of the tunnel, the other node still accepts packets of this node itself
+// and of its bridged pods.
 func barred(in Inputs, cidr netip.Prefix) bool {
 	return in.Config.EnableBridgingMode && !hasFamily(in.Own.PodCIDRs, cidr.Addr())
 }
@@ -144,7 +143,7 @@ func onLink(t link.Transport, a netip.Addr) bool {
 	return slices.ContainsFunc(t.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// ByPath are the podCIDRs of peers that are reached by one path, by peer.
+// ByPath are the podCIDRs of peers that have the given path, by peer.
 func ByPath(peers []Peer, path Path) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range peers {
@@ -157,9 +156,8 @@ func ByPath(peers []Peer, path Path) []netip.Prefix {
 	return out
 }
 
-// tunnelPeers are the peers that have an end of the tunnel. Their direct
-// podCIDRs are believed when they come out of it: while a peer moves between
-// subnets, or its mode changes, the two nodes do not switch at the same moment.
+// tunnelPeers are the peers that have a tunnel endpoint. Packets from their direct podCIDRs are accepted from the
+// tunnel, too: while a peer moves between subnets, or its mode changes, the two nodes do not switch at the same moment.
 func tunnelPeers(peers []Peer) []tables.Peer {
 	var out []tables.Peer
 	for _, p := range peers {
@@ -179,12 +177,11 @@ func tunnelPeers(peers []Peer) []tables.Peer {
 	return out
 }
 
-// peerRoutes leads the host's packets for peers' pods to the gateway and into
-// the tunnel, or straight to the peer; tunnelMTU is that of the tunnel where the
-// gateway has a greater one. Only families of the node's own podCIDRs are routed,
-// as the others have no source for the tunnel, and directly, for bridged pods, all.
-// A direct route names no source: what the node sends without a tunnel carries its
-// own address.
+// peerRoutes are the host's routes to peers' pods: to the gateway and into the tunnel, or directly to the peer;
+// tunnelMTU is the tunnel's MTU if the gateway's is larger. Into the tunnel, only families of the node's own podCIDRs
+// are routed, as the others have no source address for it; direct routes are for all families if the node serves
+// bridged pods, which use them. A direct route sets no source: what the node sends without a tunnel has its own
+// address.
 func peerRoutes(in Inputs, peers []Peer, gateways []netip.Prefix, tunnelMTU int) []route.Route {
 	var out []route.Route
 	for _, peer := range peers {
@@ -201,11 +198,9 @@ func peerRoutes(in Inputs, peers []Peer, gateways []netip.Prefix, tunnelMTU int)
 	return out
 }
 
-// unmasked are the ranges to which packets of this node's pods keep their
-// source though they leave by the underlay. A peer in hybrid mode is among them
-// also while it is tunnelled: when it becomes direct, its range must be there
-// before the first packet, or that packet's connection would have another
-// source for the rest of its life.
+// unmasked are the ranges to which packets of this node's pods keep their source although they leave through the
+// underlay. A peer in hybrid mode is among them even while it is tunnelled: when it becomes direct, its range must be
+// exempt before the first packet, or that packet's connection would be masqueraded as long as it lasts.
 func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
 	if cfg.TrafficEncapMode == api.ModeEncap {
 		return nil
@@ -219,14 +214,14 @@ func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
 	return route.Aggregate(out)
 }
 
-// NoTunnel says why no packets go through the tunnel to peers; nil: they do, as far as this node can know. The
-// userspace datapath sends them out of its own interfaces only, and drops them if the way to the peer is through
-// another one.
+// NoTunnel says why no packets go through the tunnel to peers; nil: they do, as far as this node can tell. The
+// userspace datapath sends them only through its own interfaces, and drops them if the route to the peer uses another
+// one.
 func NoTunnel(t link.Transport, peers []Peer, obs ovsdb.Observed) error {
 	if obs.DatapathType != "netdev" || slices.Contains(obs.Devices, t.Name) || len(ByPath(peers, PathTunnel)) == 0 {
 		return nil
 	}
 	return fmt.Errorf("pods of other nodes are not reached: the userspace datapath (ovsDatapathType: netdev) sends tunnel "+
-		"packets through interfaces of Open vSwitch only, and the address of this node is on %s, which is none. Move the address to a "+
+		"packets only through interfaces of Open vSwitch, and this node's address is on %s, which is not one. Move the address to a "+
 		"bridge of Open vSwitch that has the NIC as port, use the kernel's datapath, or set trafficEncapMode to noEncap", t.Name)
 }

@@ -42,7 +42,7 @@ func modeInputs(mode string, peers ...string) Inputs {
 	return in
 }
 
-// told is what is desired about peers, one line each.
+// told is the desired state of peers, one line each.
 func told(d State) string {
 	var out []string
 	for _, p := range d.Peers {
@@ -133,8 +133,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// An address that means another host on each host, or none, is no end of a tunnel. A link-local one is where it is on
-// the link.
+// An address that means a different host on each host, or none, is not a tunnel endpoint. A link-local one is, if it is
+// on the link.
 func TestPeersWithoutAHost(t *testing.T) {
 	for addr, kind := range map[string]string{"127.0.0.2": "loopback", "0.0.0.0": "unspecified", "224.0.0.5": "multicast",
 		"255.255.255.255": "broadcast", "169.254.7.7": "link-local"} {
@@ -159,7 +159,7 @@ func TestPeersWithoutAHost(t *testing.T) {
 	}
 }
 
-// What is desired for all peers, in whatever order they come, is what is desired for each, in their order.
+// The desired state for all peers, in whatever order they come, is that for each, in their order.
 func TestPeersInAnyOrder(t *testing.T) {
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
 		var all []string
@@ -184,8 +184,8 @@ func TestPeersInAnyOrder(t *testing.T) {
 	}
 }
 
-// A peer that changes under its name, or two that swap, leave what a start with the new state would make: nothing is
-// remembered of the old one. While both of a swap claim one range, who was created first has it.
+// After a peer of the same name has changed, or two have swapped, the result is the same as after a start with the new
+// state: nothing of the old one is remembered. While both of a swap claim one range, the one created first has it.
 func TestPeersThatChange(t *testing.T) {
 	b, c := "b 10.0.2.0/24 192.0.2.2", "c 10.0.3.0/24 203.0.113.3"
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
@@ -217,7 +217,7 @@ func TestPeersThatChange(t *testing.T) {
 	}
 }
 
-// What a round with thousands of peers costs grows with them, and not with their square: allocations are counted.
+// The cost of a round with thousands of peers grows linearly, not quadratically: memory allocations are counted.
 func TestComputeGrowsWithPeers(t *testing.T) {
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
 		some, many := allocations(t, mode, 500), allocations(t, mode, 5000)
@@ -228,7 +228,7 @@ func TestComputeGrowsWithPeers(t *testing.T) {
 	}
 }
 
-// allocations are those of Compute with so many peers.
+// allocations are the memory allocations of Compute with so many peers.
 func allocations(t *testing.T, mode string, peers int) float64 {
 	in := modeInputs(mode)
 	in.Transport.Subnets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/13")}

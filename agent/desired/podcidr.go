@@ -15,11 +15,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// PodCIDRError says why the node can't serve routed pods: its podCIDR is
-// missing, or is not its own alone. It ends a start with exit code 78.
+// PodCIDRError says why the node can't serve routed pods: its podCIDR is missing, or conflicts with other addresses. It
+// ends a start with exit code 78.
 type PodCIDRError struct {
 	Reason string
-	// Waited is how long the agent has waited for another; 0: not to the end.
+	// Waited is how long the agent has waited for a usable one, if it gave up; else 0.
 	Waited time.Duration
 }
 
@@ -41,7 +41,7 @@ func CheckOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 	own, found := nodes[name]
 	if !found {
 		return own, podCIDRErrorf("there is no Node %s in %s (Nodes there: %s). "+
-			"In a cluster kubelet adds it; or name this node with --node-name or NODE_NAME", name, source, someNames(nodes))
+			"In a cluster, kubelet creates it; or name this node with --node-name or NODE_NAME", name, source, someNames(nodes))
 	}
 	if len(own.PodCIDRs) == 0 {
 		return own, podCIDRErrorf("node %s has no podCIDR: spec.podCIDR and spec.podCIDRs of its Node are empty in %s. "+
@@ -62,19 +62,18 @@ func CheckOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 	return own, nil
 }
 
-// CheckReserved returns a *PodCIDRError when a podCIDR of own overlaps a network
-// of the transport interface or holds an address that the node needs: the
-// gateway's route would take packets for it.
+// CheckReserved returns a *PodCIDRError when a podCIDR of own overlaps a network of the transport interface or holds an
+// address that the node needs: the gateway's route would capture packets for them.
 func CheckReserved(own inputs.Node, t link.Transport, needed []link.Needed) error {
 	for _, p := range own.PodCIDRs {
 		for _, s := range t.Subnets {
 			if p.Overlaps(s) {
-				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its way to "+
+				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its route to "+
 					"other nodes. Give the node another podCIDR", p, own.Name, s, t.Name)
 			}
 		}
 		for _, n := range needed {
-			// A gateway that was renamed in the config still has its address.
+			// A gateway that was renamed in the config still has its old address.
 			former := n.Internal && n.Addr == p.Addr().Next()
 			if p.Contains(n.Addr) && !former {
 				return podCIDRErrorf("podCIDR %s of node %s holds %s, %s on this node, which would be cut off. Give the node "+
@@ -110,8 +109,8 @@ func firstConflict(own inputs.Node, nodes map[string]inputs.Node) (sentence, oth
 	return "", "", false
 }
 
-// OutsidePodCIDRs are the routed attachments with an address outside of the node's podCIDRs, as
-// when these have changed under running pods, by name.
+// OutsidePodCIDRs are the names of the routed pods with an address outside of the node's podCIDRs, as when these were
+// changed while the pods ran.
 func OutsidePodCIDRs(own inputs.Node, attachments []api.Attachment) []string {
 	inside := func(a netip.Prefix) bool {
 		return slices.ContainsFunc(own.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
@@ -149,11 +148,10 @@ type cidrClaim struct {
 	node   *inputs.Node
 }
 
-// conflictingNodes returns for each node whose podCIDR must not be used a
-// sentence that says why. Of two nodes that claim the same range the one
-// created first keeps it, so that a newcomer takes nothing from pods that run;
-// equal or missing times are decided by name. Ranges in taken (the node's own
-// podCIDRs and the underlay) and what this node needs win over every node.
+// conflictingNodes returns for each node whose podCIDR must not be used a sentence that says why. Of two nodes that
+// claim the same range, the one created first keeps it, so that a new node takes nothing from running pods; equal or
+// missing times are decided by name. Ranges in taken (the node's own podCIDRs and the underlay) and what this node
+// needs win over every node.
 func conflictingNodes(nodes []*inputs.Node, taken []cidrClaim, needed []link.Needed) map[string]string {
 	refused := map[string]string{}
 	claims := append(make([]cidrClaim, 0, len(taken)+2*len(nodes)), taken...)
@@ -195,8 +193,8 @@ func conflictingNodes(nodes []*inputs.Node, taken []cidrClaim, needed []link.Nee
 	return refused
 }
 
-// anyOverlap is the quick answer for the ordinary case: sorted by address, a
-// prefix that overlaps another overlaps the one before it or an ancestor of it.
+// anyOverlap is a quick check for the common case: sorted by address, a prefix that overlaps another overlaps the one
+// before it or an ancestor of it.
 func anyOverlap(claims []cidrClaim) bool {
 	sorted := make([]netip.Prefix, 0, len(claims))
 	for _, c := range claims {

@@ -120,8 +120,8 @@ func TestStrays(t *testing.T) {
 	}
 }
 
-// A podCIDR must not take what the node needs, on whatever interface it is. The
-// gateway that the last config named otherwise is none of it.
+// A podCIDR must not cover what the node needs, on any interface. The gateway under the name of an earlier config is
+// exempt.
 func TestTakesFromNode(t *testing.T) {
 	needed := []link.Needed{
 		{Addr: netip.MustParseAddr("172.30.7.1"), What: "the next hop to default on eth1"},

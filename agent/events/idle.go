@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// idleFor is how long a policy is known before it is asked whether it does anything, and how long it must have done
-	// nothing before it has an Event: many are created before their pods.
+	// idleFor is how long a policy must exist before it is checked whether it has any effect, and how long it must have
+	// had none before it gets an Event: many are created before their pods.
 	idleFor = 2 * time.Minute
-	// idleAgain is how often that is asked about one that does something. Each time some of the cluster's pods are read.
+	// idleAgain is how often that is checked for a policy that has an effect. Each check reads some of the cluster's pods.
 	idleAgain = 30 * time.Minute
-	// idleRead bounds it.
+	// idleRead bounds one check.
 	idleRead = 10 * time.Second
 )
 
-// idleness is what is known of policies that do nothing to any pod. An agent knows the pods that policies of its own
-// pods are about, and no others: for this the API server is asked, about one policy at a time.
+// idleness is what is known about policies that have no effect on any pod. An agent has only the pods that its own
+// pods' policies refer to, so it queries the API server for the others, for one policy at a time.
 type idleness struct {
 	ask   func(context.Context, policy.Ref) (*compile.Idle, error)
 	known map[string]idle
 }
 
-// idle is what is known of one policy.
+// idle is what is known about one policy.
 type idle struct {
-	due   time.Time // when it is asked about next
-	since time.Time // since when it does nothing; zero if it does
+	due   time.Time // when it is checked next
+	since time.Time // since when it has no effect; zero if it has
 	found *compile.Idle
 }
 
@@ -45,8 +45,8 @@ func newIdleness(client *kube.Client) idleness {
 	}}
 }
 
-// findings are about those policies that have done nothing for a while. ours says of a policy whether this agent asks
-// about it: that costs a hash of each Node, and is found out only when the policy is due.
+// findings are about the policies that have had no effect for a while. ours reports whether this agent checks a policy:
+// that costs a hash of each Node, and is evaluated only when the policy is due.
 func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPolicy,
 	ours func(inputs.NetworkPolicy) bool, now time.Time) map[string]finding {
 	out, known := map[string]finding{}, map[string]idle{}
@@ -72,7 +72,7 @@ func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPo
 	return out
 }
 
-// look asks about one policy.
+// look checks one policy.
 func (i *idleness) look(ctx context.Context, p inputs.NetworkPolicy, k idle, now time.Time) (next idle, failed bool) {
 	found, err := i.ask(ctx, policy.Ref{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name})
 	switch {
@@ -90,13 +90,13 @@ func (i *idleness) look(ctx context.Context, p inputs.NetworkPolicy, k idle, now
 
 func idleFinding(p inputs.NetworkPolicy, ports []policy.NamedPort) finding {
 	if len(ports) == 0 {
-		return finding{p, ReasonSelectsNothing, "This policy selects no pod: what it should keep out gets in, unless its pods " +
-			"are yet to come. Compare its selectors with the labels of pods and namespaces."}
+		return finding{p, ReasonSelectsNothing, "This policy selects no pods: the traffic that it should block gets through, unless its pods " +
+			"are yet to be created. Compare its selectors with the labels of pods and namespaces."}
 	}
 	texts := make([]string, 0, len(ports))
 	for _, port := range ports {
 		texts = append(texts, port.String())
 	}
-	return finding{p, ReasonUnknownPort, fmt.Sprintf("Rules of this policy name %s, and no pod that they could be about "+
+	return finding{p, ReasonUnknownPort, fmt.Sprintf("Rules of this policy name %s, and no pod that they could apply to "+
 		"has a port of that name: they accept or deny nothing by it.", report.Some(texts))}
 }

@@ -1,6 +1,6 @@
-// Package events writes Warning Events where people look for a fault: on the own Node, on Pods, and on policies
-// that are not enforced. All of it takes calls to the API server that may hang, so it is done beside the loop.
-// Fairlead's Events carry its component name (package kube).
+// Package events writes Warning Events where users look for faults: on the own Node, on Pods, and on policies that are
+// not enforced. This takes calls to the API server, which may hang, so it is done in parallel to the loop. Fairlead's
+// Events have its component name (package kube).
 package events
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// adviseTimeout bounds the diagnosis that an agent makes before it ends.
+// adviseTimeout bounds the diagnosis that an agent makes before it exits.
 const adviseTimeout = 10 * time.Second
 
 // Reasons of the Events on the own Node.
@@ -31,15 +31,14 @@ const (
 	ReasonTunnel  = "TunnelUnusable"
 )
 
-// Advisor finds out from the Kubernetes API why the node's podCIDR can't be used,
-// and what would fix it, and writes the Events on the Node. All of it takes calls
-// that may hang, so it is done beside the loop. Where inputs come from a directory
-// there is no API to ask, and the loop's own message stands.
+// Advisor finds out from the Kubernetes API why the node's podCIDR can't be used, and what would fix it, and writes the
+// Events on the Node. This takes calls that may hang, so it is done in parallel to the loop. If inputs come from a
+// directory, there is no API to query, and the loop's own message is used.
 type Advisor struct {
 	kube *kube.Client // nil: a directory
 	node string
-	// every is how old a diagnosis may get while its cause lasts, and how long an Event that could not be written
-	// waits.
+	// every is how old a diagnosis may get while its cause lasts, and how long a failed write of an Event waits for its
+	// retry.
 	every time.Duration
 	log   logr.Logger
 	// Changed is notified when there is another answer.
@@ -60,8 +59,8 @@ func NewAdvisor(client *kube.Client, node string, every api.AgentIntervals, log 
 		events: map[string]string{}}
 }
 
-// Explain returns err with its cause and remedy if they are known, and has them
-// looked for if not. It does not wait. err is nil when nothing is wrong any more.
+// Explain returns err with its cause and remedy if they are known, and otherwise starts a diagnosis. It does not wait.
+// err is nil when the fault is over.
 func (a *Advisor) Explain(err error, s *inputs.Snapshot) error {
 	q := (*desired.PodCIDRError)(nil)
 	if a.kube == nil || err != nil && !errors.As(err, &q) {
@@ -84,8 +83,8 @@ func (a *Advisor) Explain(err error, s *inputs.Snapshot) error {
 	return err
 }
 
-// EnableEvents has answers reported by an Event from now on. A node that waits for its first
-// podCIDR is no news.
+// EnableEvents makes answers be reported as Events from now on. A node that waits for its first podCIDR is not worth
+// one.
 func (a *Advisor) EnableEvents() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,7 +94,7 @@ func (a *Advisor) EnableEvents() {
 	}
 }
 
-// Report has an Event written on the Node, once; an empty message withdraws it.
+// Report requests an Event on the Node, which is written once; an empty message withdraws it.
 func (a *Advisor) Report(reason, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,8 +140,7 @@ func (a *Advisor) refresh(ctx context.Context) {
 	}
 }
 
-// diagnose returns the whole message, or the question's own where nothing more is
-// found.
+// diagnose returns the whole message, or the question's own if nothing more is found.
 func (a *Advisor) diagnose(ctx context.Context, q *desired.PodCIDRError, s *inputs.Snapshot) string {
 	if a.kube == nil || s == nil {
 		return q.Reason
@@ -154,7 +152,7 @@ func (a *Advisor) diagnose(ctx context.Context, q *desired.PodCIDRError, s *inpu
 	return d.Message()
 }
 
-// Diagnose is the diagnosis of this moment, for an agent that will not wait on.
+// Diagnose makes a diagnosis at once, for an agent that will not wait any longer.
 func (a *Advisor) Diagnose(ctx context.Context, err error, s *inputs.Snapshot) string {
 	q := (*desired.PodCIDRError)(nil)
 	if !errors.As(err, &q) {
@@ -179,8 +177,8 @@ type event struct {
 	at      time.Time
 }
 
-// write writes the Events that are not written yet, or that the API server is
-// about to forget. What is resolved may be written again when it comes back.
+// write writes the Events that are not written yet, or that the API server is about to delete. A fault that is resolved
+// may be reported again when it recurs.
 func (a *Advisor) write(ctx context.Context, written map[string]event) {
 	a.mu.Lock()
 	wanted := maps.Clone(a.events)

@@ -21,10 +21,10 @@ const (
 	ReasonDuplicate = "DuplicateAddress"
 )
 
-// warnEvery is how often the same is said of a Pod again: kubelet tries every few seconds.
+// warnEvery is how often the same is reported on a Pod: kubelet retries every few seconds.
 const warnEvery = time.Minute
 
-// warned is what was said of Pods, and when.
+// warned is what was reported on Pods, and when.
 type warned struct {
 	mu   sync.Mutex
 	last map[string]time.Time // by Pod, reason and message

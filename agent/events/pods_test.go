@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The same is not said of a Pod every few seconds, and another thing is said at once.
+// The same message is not repeated on a Pod every few seconds, but another message is written at once.
 func TestWarned(t *testing.T) {
 	var w warned
 	if !w.again("a") || w.again("a") || !w.again("b") {

@@ -28,28 +28,26 @@ const (
 	ReasonUnknownPort    = "PolicyNamesUnknownPort"
 )
 
-const notEnforced = "Fairlead, the network of this cluster's pods, does not enforce this network policy: what it should keep " +
-	"out gets in."
+const notEnforced = "Fairlead, the network of this cluster's pods, does not enforce this network policy: the traffic that " +
+	"it should block gets through."
 
 const (
-	// renewEvents is well below the hour after which the API server
-	// forgets an Event.
+	// renewEvents is well below the hour after which the API server deletes an Event.
 	renewEvents = 30 * time.Minute
-	// reporters is how many agents report one policy: the first, and two that
-	// step in a while later if it has not. In a cluster of thousands of nodes
-	// not all should write.
+	// reporters is how many agents report one policy: the first, and two that do it a while later if the first has not. In
+	// a cluster of thousands of nodes, not all should write.
 	reporters = 3
-	// rankAgain is how soon an agent that is not among them asks whether it is
-	// now: the others' Nodes may be gone. It costs a hash of each Node.
+	// rankAgain is how soon an agent that is not a reporter checks again whether it is: the others' Nodes may be gone. A
+	// check costs a hash of each Node.
 	rankAgain = 10 * time.Minute
 )
 
-// Policies reports network policies that are not enforced, in the log, in a metric, and by a Warning Event on each; and
-// by such an Event those that do nothing.
+// Policies reports network policies that are not enforced, in the log, in a metric, and by a Warning Event on each;
+// and, by such an Event, those that have no effect.
 type Policies struct {
 	source inputs.Source
 	node   string
-	// enforced: those that can be enforced are.
+	// enforced: the policies that can be enforced are enforced.
 	enforced bool
 	every    api.AgentIntervals
 	warn     func(context.Context, string, kube.Warning) error
@@ -62,8 +60,8 @@ type Policies struct {
 	failed bool // the last Event was not written, which is logged once
 }
 
-// NewPolicies returns what reports them; enforced says that those are enforced that can be. source has the policies,
-// and the Nodes by which agents agree on who reports which.
+// NewPolicies returns the reporter of policies; enforced says that the policies that can be enforced are. source has
+// the policies, and the Nodes by which agents agree on who reports which.
 func NewPolicies(source inputs.Source, client *kube.Client, node string, enforced bool, every api.AgentIntervals,
 	metrics *status.Metrics, log logr.Logger) *Policies {
 	return &Policies{source: source, node: node, enforced: enforced, every: every, warn: client.Warn, log: log.WithName("policies"),
@@ -86,7 +84,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 		return !there
 	})
 	if s.Unread {
-		return // without Nodes every agent would take itself for the first
+		return // without Nodes, every agent would consider itself the first
 	}
 	for _, name := range slices.Sorted(maps.Keys(findings)) {
 		due, known := t.due[name]
@@ -112,7 +110,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// findings are those about policies that are not enforced, and about those that do nothing.
+// findings are those about policies that are not enforced, and about those that have no effect.
 func (t *Policies) findings(ctx context.Context, s *inputs.Snapshot, unenforced map[string]inputs.NetworkPolicy,
 	now time.Time) map[string]finding {
 	out := map[string]finding{}
@@ -126,7 +124,7 @@ func (t *Policies) findings(ctx context.Context, s *inputs.Snapshot, unenforced 
 	return out
 }
 
-// enforceable are those policies that can be enforced.
+// enforceable are the policies that can be enforced.
 func enforceable(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
 	out := map[string]inputs.NetworkPolicy{}
 	for name, p := range all {
@@ -143,7 +141,7 @@ type finding struct {
 	reason, message string
 }
 
-// unenforced are those that nothing enforces.
+// unenforced are the policies that are not enforced.
 func (t *Policies) unenforced(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
 	if !t.enforced {
 		return all
@@ -153,8 +151,7 @@ func (t *Policies) unenforced(all map[string]inputs.NetworkPolicy) map[string]in
 	return out
 }
 
-// refused reports whether the API server rejects this one Event, as in a
-// namespace that is about to go.
+// refused reports whether the API server rejects only this Event, as in a namespace that is being deleted.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
 }
@@ -172,13 +169,13 @@ func (t *Policies) logNew(policies map[string]inputs.NetworkPolicy) {
 		t.seen[name] = true
 	}
 	if len(added) > 0 {
-		t.log.Info("these network policies are not enforced: what they should keep out gets in",
+		t.log.Info("these network policies are not enforced: the traffic that they should block gets through",
 			"policies", report.Some(added), "all", len(policies))
 	}
 }
 
-// rankOf is how many other nodes come before this one to report p. The order is
-// another for each policy, and all agents agree on it.
+// rankOf is how many other nodes come before this one to report p. The order differs from policy to policy, and all
+// agents agree on it.
 func rankOf(node string, p inputs.NetworkPolicy, nodes map[string]inputs.Node) int {
 	place := func(node string) uint64 {
 		h := fnv.New64a()

@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// toldPolicies are the Events that a Policies wanted written.
+// toldPolicies are the Events that a Policies has written.
 type toldPolicies struct {
 	warnings []kube.Warning
 	err      error
@@ -43,7 +43,7 @@ func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *told
 	return p, w
 }
 
-// Of all agents one tells at once and goes on telling, and two step in later.
+// Of all agents, one reports at once and continues to do so, and two step in later.
 func TestPoliciesAreTold(t *testing.T) {
 	dir := t.TempDir()
 	const policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p%d, namespace: shop}}"
@@ -94,7 +94,7 @@ func TestPoliciesAreTold(t *testing.T) {
 	}
 }
 
-// An Event that could not be written is tried again.
+// Writing an Event is retried after a failure.
 func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
 	dir := t.TempDir()
 	const manifest = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}`
@@ -117,7 +117,7 @@ func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
 	}
 }
 
-// One Event that the API server does not want holds up no other.
+// One Event that the API server rejects does not delay others.
 func TestPolicyThatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
@@ -145,7 +145,7 @@ func TestPolicyThatIsRefused(t *testing.T) {
 	}
 }
 
-// Policies that do nothing have an Event each by the first of the agents, when they have done so for a while.
+// Policies without effect get one Event each, from the first of the agents, after a while.
 func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
@@ -174,28 +174,29 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	}
 	look(idleFor)
 	if look(idleFor * 3 / 2); asked != 3 || len(w.warnings) != 0 {
-		t.Errorf("asked %d times, and told: %+v", asked, w.warnings)
+		t.Errorf("asked %d times, and reported: %+v", asked, w.warnings)
 	}
 	delete(idle, "a") // selects a pod for a moment
 	look(2 * idleFor)
 	if len(w.warnings) != 1 || w.warnings[0].About.Name != "b" || w.warnings[0].Reason != ReasonUnknownPort ||
 		!strings.Contains(w.warnings[0].Message, "http/TCP") {
-		t.Errorf("told: %+v, want b once", w.warnings)
+		t.Errorf("reported: %+v, want b once", w.warnings)
 	}
 	idle["a"] = &compile.Idle{}
 	for at := 3 * idleFor; at <= 2*idleFor+idleAgain; at += idleFor {
 		look(at)
 	}
 	if look(2*idleFor + idleAgain + idleFor/2); len(w.warnings) > 2 {
-		t.Errorf("told: %+v, before a has done nothing for a while", w.warnings)
+		t.Errorf("reported: %+v, before a has done nothing for a while", w.warnings)
 	}
 	look(3*idleFor + idleAgain)
 	if last := w.warnings[len(w.warnings)-1]; last.About.Name != "a" || last.Reason != ReasonSelectsNothing {
-		t.Errorf("told: %+v, want a as well", w.warnings)
+		t.Errorf("reported: %+v, want a as well", w.warnings)
 	}
 }
 
-// After one question that the API server does not answer, the others wait; and whose policies are is seldom found out.
+// After one query that the API server does not answer, the others wait; and which policies an agent reports is seldom
+// computed.
 func TestIdlenessThatIsNotKnown(t *testing.T) {
 	asked := 0
 	i := idleness{known: map[string]idle{}, ask: func(context.Context, policy.Ref) (*compile.Idle, error) {

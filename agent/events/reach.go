@@ -18,29 +18,30 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// ReasonNotReached is of the Event on a Node whose pods are not reached, or do not reach others.
+// ReasonNotReached is the reason of the Event on a Node whose pods are not reached, or do not reach others.
 const ReasonNotReached = "PodsNotReached"
 
-// reachEvery is how often findings are looked at.
+// reachEvery is how often findings are checked.
 const reachEvery = 5 * time.Second
 
 const (
-	// mostNamed is of how many other Nodes an agent writes. Of more it writes on its own Node how many there are.
+	// mostNamed is on how many other Nodes an agent writes Events. If there are more, it writes one on its own Node that
+	// says how many.
 	mostNamed = 2
-	// mostEvents is how many Events an agent writes within eventsIn, so that a fault that thousands see is no flood.
+	// mostEvents is how many Events an agent writes within eventsIn, so that a fault that thousands see causes no flood.
 	mostEvents, eventsIn = 2, time.Minute
 )
 
-// Reach writes an Event for each Node whose pods are not reached: on the own Node where the cause is here, all paths
-// have it, or many Nodes are not reached, else on the other one. A Node that several agents do not reach has one Event,
-// with the last message; those that probe it are few.
+// Reach writes an Event for each Node whose pods are not reached: on the own Node if the cause is here, all paths have
+// it, or many Nodes are not reached, else on the other one. A Node that several agents do not reach has one Event, with
+// the last message; only few agents probe it.
 type Reach struct {
 	node    string
 	report  func() *api.AgentReach
 	warn    func(context.Context, string, kube.Warning) error
 	log     logr.Logger
 	written map[string]cause // by Node
-	tried   []time.Time      // when the Events of late were written
+	tried   []time.Time      // when the recent Events were written
 	failed  bool             // the last Event was not written, which is logged once
 }
 
@@ -51,8 +52,8 @@ type cause struct {
 	at    time.Time
 }
 
-// NewReach returns what reports the findings of report: nil while nothing is probed. client is nil where inputs come
-// from a directory.
+// NewReach returns the reporter of report's findings, which are nil while nothing is probed. client is nil where inputs
+// come from a directory.
 func NewReach(report func() *api.AgentReach, client *kube.Client, node string, log logr.Logger) *Reach {
 	return &Reach{node: node, report: report, warn: client.Warn, log: log.WithName("reach"), written: map[string]cause{}}
 }
@@ -62,7 +63,7 @@ func (r *Reach) Run(ctx context.Context) {
 	signal.Loop(ctx, reachEvery, nil, func(ctx context.Context) { r.look(ctx, time.Now()) })
 }
 
-// look writes what is new, or what the API server is about to forget.
+// look writes the Events that are new, or that the API server is about to delete.
 func (r *Reach) look(ctx context.Context, now time.Time) {
 	found := notReached(r.node, r.report())
 	maps.DeleteFunc(r.written, func(about string, _ cause) bool {
@@ -87,7 +88,7 @@ func (r *Reach) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// due are the Nodes of which something is to be written, those first that have waited longest.
+// due are the Nodes that need an Event, those first that have waited longest.
 func (r *Reach) due(found map[string]unreached, now time.Time) (nodes []string) {
 	for about, f := range found {
 		last := r.written[about]
@@ -101,14 +102,14 @@ func (r *Reach) due(found map[string]unreached, now time.Time) (nodes []string) 
 	return nodes
 }
 
-// unreached is what is told of a Node: how many Nodes it is about, and why, which changes less often than the message,
-// which has numbers.
+// unreached is what is reported on a Node: how many Nodes it is about, and the causes, which change less often than the
+// message, which has numbers.
 type unreached struct {
 	causes, message string
 	nodes           int
 }
 
-// notReached is what is to be told, by the Node that it is told of.
+// notReached is what to report, by the Node that the Event is on.
 func notReached(own string, r *api.AgentReach) map[string]unreached {
 	if r == nil {
 		return nil
@@ -146,9 +147,9 @@ func notReached(own string, r *api.AgentReach) map[string]unreached {
 	return found
 }
 
-// together is what is told of many other nodes, beside what is wrong here.
+// together is the message about many other nodes, in addition to the fault on this node.
 func together(others []string, here []api.ReachFinding, asked int) string {
-	message := fmt.Sprintf("pods here and those of %d of the %d nodes that this one asks do not reach each other: %s",
+	message := fmt.Sprintf("pods on this node and on %d of the %d nodes that it probes do not reach each other: %s",
 		len(others), asked, report.Some(others))
 	if len(here) > 0 {
 		return here[0].Text + "; and " + message
@@ -156,7 +157,7 @@ func together(others []string, here []api.ReachFinding, asked int) string {
 	return message
 }
 
-// isHere reports whether a cause is one of this node, or of all its paths.
+// isHere reports whether a cause is on this node, or common to all its paths.
 func isHere(c reach.Cause) bool {
 	here := []reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall,
 		reach.CauseDropped, reach.CauseRoute, reach.CauseAddress}

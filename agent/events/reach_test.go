@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// An Event is on the Node with the fault, once for each cause, again before the API server forgets it, and again when a
-// fault comes back.
+// An Event is on the Node with the fault, once for each cause, again before the API server deletes it, and again when a
+// fault recurs.
 func TestPodsNotReached(t *testing.T) {
 	var report *api.AgentReach
 	var wrote []string
@@ -67,11 +67,11 @@ func TestPodsNotReached(t *testing.T) {
 	now = now.Add(renewEvents)
 	want("after half an hour", "far: ", "me: ")
 	finds("a underlay", "b underlay", "c underlay", "near firewall")
-	want("many", "me: because of firewall; and pods here and those of 3 of the 0 nodes that this one asks do not reach each other: a, b, c. ")
+	want("many", "me: because of firewall; and pods on this node and on 3 of the 0 nodes that it probes do not reach each other: a, b, c. ")
 	finds("a underlay", "b underlay", "c underlay", "d lossy", "e mtu")
 	want("some more")
 	finds("a underlay", "b underlay", "c underlay", "d lossy", "e mtu", "f mtu")
-	want("twice as many", "me: pods here and those of 6 of")
+	want("twice as many", "me: pods on this node and on 6 of")
 	finds("near firewall")
 	want("one is well", "me: because of firewall")
 	finds("far lossy", "near firewall")
@@ -81,7 +81,7 @@ func TestPodsNotReached(t *testing.T) {
 	want("with the API server", "far: ")
 }
 
-// Causes that come and go are no flood, and no Node is forgotten for another.
+// Causes that come and go cause no flood, and no Node is neglected for another.
 func TestNotReachedIsLimited(t *testing.T) {
 	var report api.AgentReach
 	wrote := map[string]int{}
@@ -135,7 +135,7 @@ func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
 	return wrote
 }
 
-// A cluster that is cut in two is told in few Events, each agent's at most two a minute.
+// A cluster that is cut in two causes few Events, at most two a minute from each agent.
 func TestCutInTwoIsToldShortly(t *testing.T) {
 	wrote := cutInTwo(t, 60, 10)
 	all, first, worst := 0, 0, 0
@@ -146,7 +146,7 @@ func TestCutInTwoIsToldShortly(t *testing.T) {
 			sum += n
 		}
 		if all, first = all+sum, first+minutes[0]; sum == 0 {
-			t.Errorf("%s has told nothing", own)
+			t.Errorf("%s has reported nothing", own)
 		}
 	}
 	t.Logf("60 agents wrote %d Events in 10 minutes, %d in the first, one at most %d in a minute", all, first, worst)

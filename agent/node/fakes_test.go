@@ -32,7 +32,7 @@ func newTestNode(t *testing.T, cfg api.AgentConfig, source inputs.Source) *Node 
 		Intervals: every, Board: status.NewBoard(source.Snapshot()), Metrics: m, Log: logr.Discard()})
 }
 
-// nowhere is a source without any manifests.
+// nowhere is a Source without any manifests.
 func nowhere(t *testing.T) inputs.Source {
 	t.Helper()
 	source, err := inputs.NewDirectory(t.TempDir(), logr.Discard())
@@ -42,7 +42,7 @@ func nowhere(t *testing.T) inputs.Source {
 	return source
 }
 
-// fakeSwitch is an applier of flows that has a connection once it was applied.
+// fakeSwitch is a flow applier that has a connection once it was applied.
 type fakeSwitch struct {
 	fakeApplier
 	db        *fakeDatabase
@@ -82,7 +82,7 @@ func (*fakeSwitch) EndFound(context.Context) bool { return false }
 // Waits implements flowSwitch.
 func (*fakeSwitch) Waits() error { return nil }
 
-// Doubts, InPlace and Due make it an apply.Watcher, as the applier of flows is one.
+// Doubts, InPlace and Due make it an apply.Watcher, as the flow applier is.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }
 func (*fakeSwitch) InPlace(context.Context, ovsdb.Observed) bool { return true }
 func (*fakeSwitch) Due() bool                                    { return false }
@@ -101,21 +101,20 @@ func (f fault) String() string { return []string{"fails", "does half", "hangs", 
 
 var errFault = errors.New("fault")
 
-// fakeApplier puts pods' names into a world of its own, as each applier puts its part of them on the node, and
-// fails at the calls for which it has a fault. Like an applier it remembers what it put in place, and observes when
-// it is asked to.
+// fakeApplier puts pods' names into a world of its own, as each applier applies its part to the node, and fails at the
+// calls for which it has a fault. Like an applier it remembers what it applied, and observes when asked to.
 type fakeApplier struct {
 	name   string
 	faults map[int]fault // by call with work to do, from 1
 	calls  int
-	// There is what is in place, and applied what it remembers; hands counts the external changes that it reverted.
+	// There is what is in place, and applied what it remembers; hands counts the external changes that it has reverted.
 	there, applied string
 	did            bool
 	hands          int
 	degraded       error         // what it says that it can't repair
 	failed         time.Time     // when it failed last, and has not healed since; zero: it has
 	healed         time.Duration // the longest time from a failure to the success after it
-	lost           func()        // takes all that appliers have in place away, as a restart of ovs-vswitchd does
+	lost           func()        // removes all that appliers have in place, as a restart of ovs-vswitchd does
 }
 
 func (f *fakeApplier) Name() string { return f.name }

@@ -94,8 +94,8 @@ func (f *faulty) settled(t *testing.T, when, want string) {
 	}
 }
 
-// blameless fails the test if what harms pods was taken for changed by others: nobody has changed anything, and what an
-// applier left half done is not somebody else's change.
+// blameless fails the test if something that pods depend on was reported as changed externally: nothing was, and what
+// an applier left half done is not an external change.
 func (f *faulty) blameless(t *testing.T) {
 	t.Helper()
 	for i, s := range f.steps.pods {
@@ -105,7 +105,7 @@ func (f *faulty) blameless(t *testing.T) {
 	}
 }
 
-// prompt fails the test unless each failure was healed by a retry, and not by the next resync.
+// prompt fails the test unless each failure was repaired by a retry, and not by the next resync.
 func (f *faulty) prompt(t *testing.T) {
 	t.Helper()
 	for _, a := range f.appliers {
@@ -126,7 +126,8 @@ func (f *faulty) ask(t *testing.T, c Change) {
 	t.Errorf("%+v was refused five times", c)
 }
 
-// heals runs the life of two pods, and an external change, with faults, and wants everything in place in the end.
+// heals runs the life of two pods, and an external change, with faults, and requires everything to be in place in the
+// end.
 func heals(t *testing.T, what string, arm func(*faulty)) {
 	t.Run(what, func(t *testing.T) {
 		t.Parallel()
@@ -158,7 +159,7 @@ func podNamed(id string) api.Attachment {
 	return api.Attachment{ContainerID: id, IfName: "eth0", HostIf: link.HostName(id, "eth0")}
 }
 
-// One transient failure of an applier, of whatever kind and at whatever call: a later round heals it.
+// One transient failure of an applier, of any kind and at any call: a later round repairs it.
 func TestOneFaultHeals(t *testing.T) {
 	for i, a := range newFaulty(t).appliers {
 		for call := 1; call <= 4; call++ {
@@ -191,7 +192,7 @@ func kindsOf(name string) []fault {
 	return []fault{fails, half, hangs}
 }
 
-// A bridged pod that the eBPF maps do not know is refused, and a routed pod of the same round is not.
+// A bridged pod that is not in the eBPF maps is refused, and a routed pod of the same round is not.
 func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	f := newFaulty(t)
 	routed, bridged := podNamed("r"), podNamed("b")
@@ -215,7 +216,7 @@ func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	}
 }
 
-// What an applier can't repair is not over because a round did not get so far.
+// What an applier can't repair does not count as resolved because a round did not get that far.
 func TestDegradedLastsThroughFailedRounds(t *testing.T) {
 	f := newFaulty(t)
 	last := f.appliers[len(f.appliers)-1]

@@ -19,30 +19,30 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// kernel follows what others do to the host's routes and addresses. A network manager that starts again deletes routes
-// that it does not know, and DHCP gives the node another address: the next resync is too late for either.
+// kernel watches external changes of the host's routes and addresses. A restarted network manager deletes routes that
+// it does not know, and DHCP gives the node another address: the next resync is too late for either.
 type kernel struct {
-	// changed is notified of what asks for a round that verifies everything.
+	// changed is notified of changes that need a round that verifies everything.
 	changed signal.Signal
-	// routes are those that the last round wanted.
+	// routes are the desired routes of the last round.
 	routes atomic.Pointer[[]route.Route]
 	log    logr.Logger
 }
 
 const (
-	// gather is for how long changes are gathered until they are looked at: others' come in numbers, and the loop's own
-	// are no news when its round has ended.
+	// gather is how long changes are collected before they are examined: external ones come in batches, and the loop's own
+	// are as desired once its round has ended.
 	gather = 200 * time.Millisecond
-	// resubscribe is the wait after the kernel ended a subscription, as it does when too much has not been read.
+	// resubscribe is the wait after the kernel ended a subscription, as it does when too much is unread.
 	resubscribe = time.Second
 )
 
-// FollowKernel wakes the loop when others delete its routes or change the node's addresses, until ctx ends.
+// FollowKernel wakes the loop when another program deletes its routes or changes the node's addresses, until ctx ends.
 func (n *Node) FollowKernel(ctx context.Context) {
 	k := &n.kernel
 	for again := false; ctx.Err() == nil; again = true {
 		if err := k.follow(ctx, again); err != nil && ctx.Err() == nil {
-			k.log.Error(err, "following routes and addresses; subscribing again")
+			k.log.Error(err, "watching routes and addresses; subscribing again")
 		}
 		select {
 		case <-ctx.Done():
@@ -57,13 +57,13 @@ type addrOf struct {
 	addr netip.Addr
 }
 
-// follow follows until ctx or a subscription ends. again: it did so before.
+// follow watches until ctx or a subscription ends. again: it is not the first call.
 func (k *kernel) follow(ctx context.Context, again bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	routes, addrs := make(chan netlink.RouteUpdate, 1000), make(chan netlink.AddrUpdate, 1000)
 	err := errors.Join(netlink.RouteSubscribe(routes, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
-	if again { // there may have been something meanwhile; whatever comes from now on is heard, if there was no error
+	if again { // something may have changed meanwhile; from now on, changes are received if there was no error
 		k.changed.Notify()
 	}
 	if err != nil {
@@ -106,15 +106,15 @@ func (k *kernel) follow(ctx context.Context, again bool) error {
 	}
 }
 
-var errEnded = errors.New("the kernel ended the subscription: more has changed at once than was read")
+var errEnded = errors.New("the kernel ended the subscription: more changed at once than was read")
 
-// ours reports whether a route with our mark was deleted.
+// ours reports whether a route with Fairlead's mark was deleted.
 func ours(r netlink.RouteUpdate) bool {
 	return r.Type == unix.RTM_DELROUTE && r.Protocol == route.Protocol && r.Dst != nil
 }
 
-// wants reports whether a route of the last round is missing that has to do with one of those deleted. The loop deletes
-// some itself: one that leads to several peers takes the place of those to some of them, and the other way round.
+// wants reports whether a desired route that overlaps a deleted one is missing. The loop deletes some itself: one that
+// leads to several peers replaces those to some of them, and vice versa.
 func (k *kernel) wants(deleted []netip.Prefix) bool {
 	routes := k.routes.Load()
 	if routes == nil {
@@ -128,12 +128,12 @@ func (k *kernel) wants(deleted []netip.Prefix) bool {
 	}
 	missing, err := route.Missing(doubtful)
 	if err != nil {
-		k.log.Error(err, "looking whether routes are missing; everything is compared")
+		k.log.Error(err, "checking for missing routes; comparing everything")
 	}
 	return missing || err != nil
 }
 
-// addrSet are addresses of interfaces but link-local ones, which every pod's interface has.
+// addrSet are addresses of interfaces except link-local ones, which every pod's interface has.
 type addrSet map[addrOf]bool
 
 func addresses() (addrSet, error) {
@@ -148,7 +148,8 @@ func addresses() (addrSet, error) {
 	return known, nil
 }
 
-// take notes a change, and reports whether it is one: the kernel also announces that an address lives on.
+// take records a change, and reports whether it is one: the kernel also announces that an address's lifetime was
+// renewed.
 func (s addrSet) take(a netlink.AddrUpdate) bool {
 	of := addrOf{a.LinkIndex, addrIn(a.LinkAddress)}
 	if of.addr.IsLinkLocalUnicast() || s[of] == a.NewAddr {

@@ -8,27 +8,27 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
-// transportEvery is how often, at most, ADDs and DELs have the interfaces and addresses of the node listed: it takes
-// longer the more pods there are.
+// transportEvery is how often, at most, ADDs and DELs list the node's interfaces and addresses: this takes longer the
+// more pods there are.
 const transportEvery = time.Second
 
-// links are what the loop knows of the node's interfaces.
+// links are what the loop knows about the node's interfaces.
 type links struct {
 	transport link.Transport
 	looked    time.Time // when the node was searched for the transport
-	// known: what follows was found, all of it, if perhaps long ago.
+	// known: all of what follows was found, if perhaps long ago.
 	known bool
-	// needed are addresses that no route to pods may take from this node.
+	// needed are addresses that no route to pods may cover.
 	needed    []link.Needed
 	nodeAddrs []netip.Addr
 	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
 	vlanDevices map[uint16]string
-	// forBridged is findForBridged; a test has another, which fails.
+	// forBridged is findForBridged; a test replaces it by one that fails.
 	forBridged func(*links, *Node) error
 }
 
-// find looks again at the interface of the node's address. A node whose address is away for a moment (DHCP, a flapping
-// link) keeps the last.
+// find looks up the interface of the node's address again. A node whose address is missing for a moment (DHCP, a
+// flapping link) keeps the last one.
 func (l *links) find(n *Node, verify bool) error {
 	if !verify && time.Since(l.looked) < transportEvery {
 		return nil
@@ -46,7 +46,7 @@ func (l *links) find(n *Node, verify bool) error {
 		n.Log.Info("transport interface changed", "from", l.transport, "to", t)
 	}
 	l.transport = t
-	if verify || !l.known { // there may be many routes: not at each ADD
+	if verify || !l.known { // not at each ADD: there may be many routes
 		if err := l.findAround(n); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (l *links) find(n *Node, verify bool) error {
 	return nil
 }
 
-// findAround looks for what pods may meet on the node, and takes all of it or nothing.
+// findAround collects what else on the node matters to pods, all of it or nothing.
 func (l *links) findAround(n *Node) (err error) {
 	found := *l
 	found.known = true
@@ -71,9 +71,9 @@ func (l *links) findAround(n *Node) (err error) {
 	return nil
 }
 
-// findForBridged looks for what bridged pods may meet on the node.
+// findForBridged collects what else on the node matters to bridged pods.
 func (l *links) findForBridged(n *Node) (err error) {
-	l.vlanDevices = nil // in mode steer they and pods share a VLAN
+	l.vlanDevices = nil // in mode steer, pods may share a VLAN with them
 	if !n.Uplink.Steers() {
 		if l.vlanDevices, err = link.VLANDevices(l.transport.Name, n.Uplink.NIC(l.transport.Name)); err != nil {
 			return err

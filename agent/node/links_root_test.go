@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// What could not be found on the node in one round is looked for in the next, not only in one that verifies.
+// What could not be read from the node in one round is read in the next, not only in one that verifies.
 func TestRootLinksAreFoundInTheNextRound(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -37,8 +37,8 @@ func TestRootLinksAreFoundInTheNextRound(t *testing.T) {
 	}
 }
 
-// After the kernel has ended a subscription, the loop is woken up when there is another: what it sees then is not older
-// than what it is going to hear of.
+// After the kernel has ended a subscription, the loop is woken up once there is another: what it observes then is not
+// older than the next notifications.
 func TestRootKernelIsFollowedAgain(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -68,8 +68,8 @@ func TestRootKernelIsFollowedAgain(t *testing.T) {
 	woken("a route was deleted right then")
 }
 
-// A route that the agent has removed, as another leads there now, wakes nobody up; one that others delete does, whether
-// it is as wanted or stands for several.
+// A route that the agent has replaced by another does not wake the loop; one that is deleted externally does, whether
+// it is a desired one or covers several.
 func TestRootDeletedRouteIsMissing(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -77,7 +77,7 @@ func TestRootDeletedRouteIsMissing(t *testing.T) {
 	k := kernel{log: logr.Discard()}
 	k.routes.Store(&[]route.Route{{Dst: p("10.0.2.0/24")}, {Dst: p("10.0.3.0/24")}, {Dst: p("10.0.5.0/24")}, {Dst: p("fd00:2::/64")}})
 	for _, c := range []struct {
-		have    string // our routes, beside one of somebody else's
+		have    string // Fairlead's routes, beside a foreign one
 		deleted string
 		want    bool
 	}{

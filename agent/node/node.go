@@ -1,13 +1,13 @@
-// Package node writes the node: one goroutine, the loop, is the only writer. It is woken up by what has changed (the
-// API's objects, OVSDB, the uplink, requests of CNI verbs), and each round goes one way:
+// Package node writes the node: one goroutine, the loop, is the only writer. Changes (of API objects, OVSDB, the
+// uplink, requests of CNI verbs) wake it up, and each round takes the same path:
 //
 //	inputs (Nodes, pools; attachments in OVSDB; the node's interfaces)
 //	   -> desired.Compute(Inputs) State      pure: the same inputs give the same value
 //	   -> appliers, in order                  observe, compare, do (package apply)
 //	   -> answers to the requests, status     what everybody else learns of the round
 //
-// What must outlive the process stands in OVSDB and in the kernel, each marked as ours (datapath/doc.go), so an agent
-// that starts with an empty memory computes the same State and changes nothing.
+// What must outlive the process is in OVSDB and in the kernel, marked as Fairlead's (datapath/doc.go), so an agent that
+// starts with an empty memory computes the same State and changes nothing.
 package node
 
 import (
@@ -29,11 +29,11 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// roundTimeout bounds one round. ovs-vswitchd answers in milliseconds; one that hangs must not hold up the rest for
+// roundTimeout bounds one round. ovs-vswitchd answers in milliseconds; one that hangs must not delay the rest for
 // longer.
 const roundTimeout = 10 * time.Second
 
-// Parts are what the loop is made of.
+// Parts are the dependencies of the loop.
 type Parts struct {
 	Config    api.AgentConfig
 	NodeName  string
@@ -46,7 +46,7 @@ type Parts struct {
 	Log       logr.Logger
 }
 
-// Node is the loop, and what it knows.
+// Node is the loop and its state.
 type Node struct {
 	Parts
 	// Recorded are the attachments that were on record in OVSDB.
@@ -60,8 +60,8 @@ type Node struct {
 	// published is notified when the outcome of a round is known.
 	published signal.Signal
 
-	// Owned by the loop's goroutine, and by who starts the agent before it runs.
-	own      inputs.Node // as it last was good (see takeOwn)
+	// Owned by the loop's goroutine, and before it runs by the goroutine that starts the agent.
+	own      inputs.Node // its last valid state (see takeOwn)
 	nodes    map[string]inputs.Node
 	links    links
 	kernel   kernel
@@ -69,20 +69,20 @@ type Node struct {
 	said     said
 }
 
-// progress is what one round leaves to the next.
+// progress is the state that one round leaves to the next.
 type progress struct {
 	verify   bool // the next round observes everything again
-	settled  bool // pods' part was as desired after the last round
+	settled  bool // what pods depend on was as desired after the last round
 	failures int  // rounds that failed in a row
-	// degraded is what appliers can't repair, by the applier's name, as it said when it was called last.
+	// degraded is what appliers can't repair, by the applier's name, as of its last call.
 	degraded map[string]error
 	// uplinkPort is the OpenFlow port number of the uplink when OVSDB was last read; 0 is none.
 	uplinkPort uint32
 }
 
-// database is what the loop itself reads of OVSDB.
+// database is what the loop itself uses of OVSDB.
 type database interface {
-	// Observe returns what the database has of a bridge.
+	// Observe returns what the database has about a bridge.
 	Observe(bridge string) (ovsdb.Observed, error)
 	// Changed receives after each change.
 	Changed() <-chan struct{}
@@ -90,7 +90,7 @@ type database interface {
 	Connected() bool
 }
 
-// flowSwitch is the applier of flows, whose connection the loop follows.
+// flowSwitch is the flow applier, whose connection the loop watches.
 type flowSwitch interface {
 	apply.Applier
 	Connected() bool
@@ -98,15 +98,15 @@ type flowSwitch interface {
 	Close()
 	Current() []openflow.Flow
 	Unanswered() []netip.Prefix
-	// SyncServices has the switch follow Services that have changed, and nothing else, or is not done.
+	// SyncServices updates the switch for changed Services, and nothing else; done is false if a round is needed.
 	SyncServices(ctx context.Context) (done bool, err error)
-	// SyncPolicies does so with what policies depend on.
+	// SyncPolicies does the same for the inputs of policies.
 	SyncPolicies(ctx context.Context) (done bool, err error)
-	// Found receives when connections were found that may have to be ended; EndFound ends them, and reports whether a
-	// round has something to tell of it.
+	// Found receives when connections that may have to be ended were found; EndFound ends them, and reports whether a
+	// round has something to report about it.
 	Found() <-chan struct{}
 	EndFound(ctx context.Context) (due bool)
-	// Waits is why no pod can be added yet; nil if one can.
+	// Waits returns why no pod can be added yet; nil if one can.
 	Waits() error
 }
 
@@ -134,13 +134,13 @@ func (n *Node) Run(ctx context.Context) {
 	n.steps.close()
 }
 
-// timers are why there may be a round without a change.
+// timers trigger rounds without a change.
 type timers struct {
 	resync, due *time.Ticker
 	retry       *time.Timer
 }
 
-// await returns after something has happened, and whether a round is needed for it.
+// await waits for an event, and returns whether it needs a round.
 func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed bool) { //nolint:gocyclo // a table
 	select {
 	case <-ctx.Done():
@@ -158,7 +158,7 @@ func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed b
 	case <-n.kernel.changed:
 		n.progress.verify = true
 	case <-n.db.Changed():
-		return nil, !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours
+		return nil, !n.inPlace(ctx) // else it was the last round's own change, or is not Fairlead's
 	case <-n.steps.flows.Found():
 		return nil, n.endFound(ctx)
 	case <-n.steps.finished:
@@ -173,7 +173,7 @@ func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed b
 	return waiting, true
 }
 
-// work is a round, with all requests that wait by then, and reports whether nothing failed.
+// work runs a round, with all requests that wait by then, and reports whether nothing failed.
 func (n *Node) work(ctx context.Context, waiting []request) bool {
 	n.closeLostSwitch()
 	if err := n.round(ctx, n.requests.gather(waiting)); err != nil {
@@ -183,8 +183,8 @@ func (n *Node) work(ctx context.Context, waiting []request) bool {
 	return true
 }
 
-// closeLostSwitch lets a connection to the switch go that has ended, so that the round makes another. Each round asks:
-// select takes any of what is ready, and where much is, rounds would go on to fail with the one that is lost.
+// closeLostSwitch closes a connection to the switch that has ended, so that the round makes another. It is called in
+// each round: select picks any ready case, and with many ready, rounds would keep failing with the lost connection.
 func (n *Node) closeLostSwitch() {
 	select {
 	case <-n.steps.flows.Lost():
@@ -194,8 +194,8 @@ func (n *Node) closeLostSwitch() {
 	}
 }
 
-// backOff is the wait before the retry of a failed round. While Open vSwitch is away every wait is as long as the
-// first: asking costs nothing, and pods and node wait for the answer.
+// backOff is the wait before the retry of a failed round. While Open vSwitch is down, every wait is as long as the
+// first: trying costs little, and pods and node depend on it.
 func (n *Node) backOff() time.Duration {
 	if !n.steps.flows.Connected() || !n.db.Connected() {
 		return n.Intervals.RetryFirst
@@ -205,9 +205,8 @@ func (n *Node) backOff() time.Duration {
 	return wait
 }
 
-// inPlace reports whether OVSDB is as the last round left it, and asks for no other flows. Most of its changes are
-// what a round has made itself, and ovs-vswitchd's answers to it; a round for each would do all the work of
-// thousands of peers for nothing.
+// inPlace reports whether OVSDB is as the last round left it, and needs no other flows. Most of its changes are a
+// round's own, and ovs-vswitchd's answers to them; a round for each would needlessly process thousands of peers.
 func (n *Node) inPlace(ctx context.Context) bool {
 	if !n.progress.settled || n.progress.verify || n.Board.Load().NotReady != nil {
 		return false

@@ -79,8 +79,8 @@ func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 	refused("all Nodes are gone", 1)
 }
 
-// As long as the API server has not told any Node, the agent waits, and does not
-// conclude that the node has none. What was kept from before says no more.
+// As long as the API server has not reported any Node, the agent waits, and does not conclude that its node has none.
+// The same with saved Nodes.
 func TestWaitsForTheAPIServer(t *testing.T) {
 	for what, kept := range map[string]string{"nothing kept": "", "no podCIDR then": `{"Node":"me","Nodes":{"me":{"Name":"me"}}}`} {
 		t.Run(what, func(t *testing.T) {
@@ -141,8 +141,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	}
 }
 
-// A pod that took its address just before the podCIDR changed would be reached
-// by nobody.
+// A pod that took its address just before the podCIDR changed would be unreachable.
 func TestOvertaken(t *testing.T) {
 	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
 	pod := func(addr string) *api.Attachment {
@@ -177,8 +176,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// As long as policies are not known no pod is added, or it would be open. One that was there before gets its record
-// back, and a DEL is done.
+// As long as policies are not known no pod is added, or it would be open. An existing one gets its record restored, and
+// a DEL is done.
 func TestAddsWaitForPolicies(t *testing.T) {
 	for _, unknown := range []error{nil, errors.New("policies are not known")} {
 		all := []request{{Change: Change{Add: &api.Attachment{}}}, {Change: Change{Add: &api.Attachment{}, Restores: true}},
@@ -196,8 +195,7 @@ func TestAddsWaitForPolicies(t *testing.T) {
 	}
 }
 
-// While Open vSwitch is away nothing is computed, and a CHECK still knows what MTU
-// pods have.
+// While Open vSwitch is down nothing is computed, but a CHECK still knows the pods' MTU.
 func TestARoundWithoutAResultForgetsNothing(t *testing.T) {
 	n := newTestNode(t, api.AgentConfig{}, nowhere(t))
 	n.steps.flows = &fakeSwitch{}
@@ -224,8 +222,8 @@ func TestBridgedPodsAreNotOvertaken(t *testing.T) {
 	}
 }
 
-// What somebody removes from OVSDB under a running pod stays wanted; what a DEL
-// takes off does not come back, though the DEL's round still sees it on record.
+// What is removed from OVSDB externally while the pod runs stays desired; what a DEL removes does not come back, though
+// the DEL's round still sees its record.
 func TestAttachmentsLostFromOVSDB(t *testing.T) {
 	n := newTestNode(t, api.AgentConfig{}, nowhere(t))
 	attachment := func(id string) api.Attachment {

@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-var errNoAnswer = errors.New("no answer until now")
+var errNoAnswer = errors.New("no answer yet")
 
-// takeOwn follows the node's own Node. One that can't be used (it is gone, or another node has the same podCIDR)
-// leaves the last good one in force: pods that run keep their addresses, and only new ones are refused. The other
-// nodes are followed as long as there is any Node: none at all is an input that was lost (a directory that is not
-// mounted), and no reason to cut their pods off.
+// takeOwn updates the node's own Node. If it can't be used (it is gone, or another node has the same podCIDR), the last
+// valid one stays in effect: running pods keep their addresses, and only new ones are refused. The other nodes are
+// updated as long as there is any Node: none at all means that the input was lost (a directory that is not mounted),
+// and is no reason to cut their pods off.
 func (n *Node) takeOwn(s *inputs.Snapshot) error {
 	if s.Unread {
 		return fmt.Errorf("waiting for Nodes from %s: %w", n.Source, cmp.Or(s.Trouble, errNoAnswer))
@@ -25,7 +25,7 @@ func (n *Node) takeOwn(s *inputs.Snapshot) error {
 		n.nodes = s.Nodes
 	}
 	own, err := desired.CheckOwn(n.NodeName, s.Nodes, n.Source.String())
-	if err == nil { // at the start the transport is not known yet
+	if err == nil { // at the start, the transport interface is not known yet
 		err = desired.CheckReserved(own, n.links.transport, n.links.needed)
 	}
 	if err != nil {
@@ -42,8 +42,8 @@ func (n *Node) takeOwn(s *inputs.Snapshot) error {
 	return nil
 }
 
-// bridgeOnly takes the own Node without podCIDRs, if there are none in force, for a node that serves bridged pods. It
-// returns false where that can't be done.
+// bridgeOnly takes the own Node without podCIDRs, if none are in effect, for a node that serves bridged pods. It
+// returns false if that can't be done.
 func (n *Node) bridgeOnly(s *inputs.Snapshot) bool {
 	own, found := s.Nodes[n.NodeName]
 	if !n.Config.EnableBridgingMode || !found || len(n.own.PodCIDRs) > 0 {
@@ -54,7 +54,7 @@ func (n *Node) bridgeOnly(s *inputs.Snapshot) bool {
 	return n.links.find(n, n.progress.verify) == nil
 }
 
-// usable takes the own Node and finds the way to other nodes. fatal is an error that waiting does not fix.
+// usable takes the own Node and finds the transport interface. fatal is an error that waiting does not fix.
 func (n *Node) usable(s *inputs.Snapshot) (fatal, err error) {
 	if err := n.takeOwn(s); err != nil {
 		return nil, err

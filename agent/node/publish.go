@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// publish makes the outcome of a round known to CNI requests and health checks. Of a round that did not compute what is
-// desired, what is known of the rest stays.
+// publish makes the outcome of a round known to CNI requests and health checks. If the round did not compute the
+// desired state, what earlier rounds computed stays.
 func (n *Node) publish(r *round) {
 	before := n.Board.Load()
 	s := n.statusOf(r, before)

@@ -28,14 +28,14 @@ func (n *Node) report(name string, c apply.Changes) {
 	}
 }
 
-// said is what was logged last of what lasts: it is logged when it changes, and not in every round.
+// said is what was logged last about lasting states, which are logged when they change, and not in every round.
 type said struct {
 	problems []string
 	outside  []string // pods outside of the podCIDRs
 	routers  []string // podCIDRs left to the underlay's routers
 }
 
-// logChange logs an error when it appears, changes or goes.
+// logChange logs an error when it appears, changes or is resolved.
 func (n *Node) logChange(what string, before, now error) {
 	switch {
 	case now == nil && before != nil:
@@ -45,7 +45,7 @@ func (n *Node) logChange(what string, before, now error) {
 	}
 }
 
-// reportOutside names each pod that a change of the podCIDR left behind, when they become others.
+// reportOutside names all pods that a change of the podCIDR left behind, when that set changes.
 func (n *Node) reportOutside(pods []string) {
 	n.Metrics.Pods.Outside.Set(float64(len(pods)))
 	message := ""
@@ -59,7 +59,7 @@ func (n *Node) reportOutside(pods []string) {
 	n.said.outside = pods
 }
 
-// reportTunnel makes known that pods of other nodes are not reached.
+// reportTunnel reports that pods of other nodes are not reached.
 func (n *Node) reportTunnel(err error) {
 	n.Metrics.Health.TunnelUnusable.Set(status.Flag(err != nil))
 	at := n.links.transport.Name
@@ -67,8 +67,8 @@ func (n *Node) reportTunnel(err error) {
 	n.Advisor.Report(events.ReasonTunnel, tunnelEvent(err, moving))
 }
 
-// tunnelEvent is the Event about a tunnel that cannot work; empty: there is none. moving: the uplink takes the node's
-// address from Open vSwitch and back, as at each restart of ovs-vswitchd, and nobody else shall move it.
+// tunnelEvent is the Event about a tunnel that cannot work; empty: there is none. moving: the uplink moves the node's
+// address from Open vSwitch and back, as at each restart of ovs-vswitchd, so the Event must not ask for that.
 func tunnelEvent(err error, moving bool) string {
 	if err == nil || moving {
 		return ""
@@ -90,8 +90,8 @@ func (n *Node) logProblems(problems []string) {
 	n.said.problems = problems
 }
 
-// logRouters says which podCIDRs the underlay's routers must know, when that changes. It is how noEncap mode works, and
-// no error.
+// logRouters logs which podCIDRs the underlay's routers must have routes to, when that changes. This is how noEncap
+// mode works, not an error.
 func (n *Node) logRouters(podCIDRs []netip.Prefix) {
 	ranges := route.Aggregate(podCIDRs)
 	now := make([]string, 0, len(ranges))
@@ -101,10 +101,10 @@ func (n *Node) logRouters(podCIDRs []netip.Prefix) {
 	switch {
 	case slices.Equal(now, n.said.routers):
 	case len(now) == 0:
-		n.Log.Info("no podCIDR is left to the underlay's routers any more")
+		n.Log.Info("no podCIDRs are left to the underlay's routers any more")
 	default:
 		n.Log.Info("these podCIDRs belong to nodes in other subnets, and there is no tunnel: the underlay's routers must "+
-			"know the way to them", "podCIDRs", report.Some(now))
+			"have routes to them", "podCIDRs", report.Some(now))
 	}
 	n.said.routers = now
 }

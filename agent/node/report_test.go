@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// An uplink that is not attached yet is no reason to tell people to move addresses.
+// An uplink that is not attached yet is no reason to ask users to move addresses.
 func TestTunnelEvent(t *testing.T) {
 	if got := tunnelEvent(errors.New("no tunnel"), false); got != "no tunnel" {
 		t.Errorf("a tunnel that cannot work: %q", got)
@@ -21,7 +21,7 @@ func TestTunnelEvent(t *testing.T) {
 	}
 }
 
-// A refused peer is told when it becomes so, and when it is so no more; never in each round.
+// A refused peer is logged when it becomes refused, and when it no longer is; not in each round.
 func TestRefusedPeersAreToldOnce(t *testing.T) {
 	n := newTestNode(t, api.AgentConfig{}, nowhere(t))
 	var told []string

@@ -15,18 +15,18 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// gatherMost is how long a round waits for ADDs whose veths are being made.
+// gatherMost is how long a round waits for ADDs whose veths are being created.
 const gatherMost = 50 * time.Millisecond
 
 // Change asks the loop to put an attachment on the node (Add) or to release one (Del).
 type Change struct {
 	Add *api.Attachment
-	// Restores: the pod of Add runs already, and its record is put back.
+	// Restores: the pod of Add is running already, and its record is restored.
 	Restores bool
 	Del      attachments.Key
 }
 
-// request is a Change with who waits for it: done receives the outcome, once.
+// request is a Change with a channel for its caller: done receives the outcome, once.
 type request struct {
 	Change
 	done chan error
@@ -35,7 +35,7 @@ type request struct {
 // requests are those that wait for the next round.
 type requests struct {
 	queue chan request
-	// coming counts ADDs whose veths are being made.
+	// coming counts ADDs whose veths are being created.
 	coming *atomic.Int32
 }
 
@@ -63,9 +63,8 @@ func (n *Node) Coming() (done func()) {
 	return func() { n.requests.coming.Add(-1) }
 }
 
-// gather adds to have the requests of all who wait to send one and, if there are some, of those who will send one
-// within moments. What a round costs here and in ovs-vswitchd depends on the pods that are there, hardly on how
-// many are new.
+// gather adds to have all requests that wait to be sent and, if there are any, those that will be sent within moments.
+// The cost of a round, here and in ovs-vswitchd, depends on the number of existing pods, hardly on that of new ones.
 func (r requests) gather(have []request) []request {
 	have = r.drain(have)
 	last := time.After(gatherMost)
@@ -102,8 +101,8 @@ func refuse(waiting []request, why func(request) error) []request {
 	})
 }
 
-// overtaken refuses the ADDs that took an address before the Node changed: that address is not routed to this node any
-// more. conflict says why the podCIDR can't be used, nil if it can.
+// overtaken refuses the ADDs that took an address before the Node changed: that address is no longer routed to this
+// node. conflict says why the podCIDR can't be used, nil if it can.
 func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 	return refuse(waiting, func(r request) error {
 		switch {
@@ -112,7 +111,7 @@ func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 		case conflict != nil:
 			return conflict
 		case desired.OutsidePodCIDRs(own, []api.Attachment{*r.Add}) != nil:
-			return fmt.Errorf("the podCIDRs of node %s have become %v while the pod got an address", own.Name, own.PodCIDRs)
+			return fmt.Errorf("the podCIDRs of node %s changed to %v while the pod's address was allocated", own.Name, own.PodCIDRs)
 		}
 		return nil
 	})
@@ -138,7 +137,7 @@ func refuseBridged(waiting []request, err error) []request {
 	})
 }
 
-// ports are those that the requests add and release.
+// ports are the ports that the requests add and release.
 func ports(waiting []request) (added, removed []string) {
 	for _, r := range waiting {
 		if r.Add != nil {
@@ -170,8 +169,8 @@ func withRequests(now []api.Attachment, waiting []request) []api.Attachment {
 	return out
 }
 
-// answer reports the outcome to each request: podErr is why pods' part of the round failed. A pod whose port got no
-// number fails alone.
+// answer reports the outcome to each request: podErr is why the part of the round that pods depend on failed. If a port
+// got no number, only its pod's request fails.
 func (n *Node) answer(waiting []request, obs ovsdb.Observed, podErr error) {
 	ports := map[string]ovsdb.PodPort{}
 	for _, p := range obs.Pods {

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 )
 
-// A round takes the ADD whose veth is being made when it begins, and waits for none if nobody has asked for anything.
+// A round includes an ADD whose veth is being created when it begins, and waits for none if there is no request.
 func TestGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRequests()
@@ -28,7 +28,7 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// One whose veth takes long does not hold up the others.
+// An ADD whose veth takes long does not delay the others.
 func TestGatherEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, began := newRequests(), time.Now() // virtual

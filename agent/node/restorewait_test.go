@@ -52,7 +52,7 @@ func (l *lateServices) Services() *inputs.Services {
 	return l.Source.Services()
 }
 
-// groupsFirst is an applier that looks whether the switch has groups before it does its part.
+// groupsFirst is an applier that checks whether the switch has groups before it does its part.
 type groupsFirst struct {
 	apply.Applier
 	node *restoreNode
@@ -131,7 +131,7 @@ func (n *restoreNode) observe() ovsdb.Observed {
 	return obs
 }
 
-// goesOn reports whether the ovs-vswitchd that runs was told to go on; the next start is to wait in either case.
+// goesOn reports whether the running ovs-vswitchd no longer waits; the next start should wait in either case.
 func (n *restoreNode) goesOn() bool {
 	n.t.Helper()
 	id, err := vswitchd.StartID(n.Dir)
@@ -142,8 +142,8 @@ func (n *restoreNode) goesOn() bool {
 	return key.Restored == id
 }
 
-// An ovs-vswitchd that has started goes on, and gives up what the kernel does with packets by the flows of before, only
-// when it has the groups of Services: flows lead there.
+// A started ovs-vswitchd ends its wait, and replaces the kernel's megaflows from earlier flows, only when it has the
+// groups of Services, which flows refer to.
 func TestNextStartWaitsForGroups(t *testing.T) {
 	n := newRestoreNode(t)
 	dir := t.TempDir()

@@ -17,10 +17,10 @@ import (
 type round struct {
 	apply.Round
 	snapshot *inputs.Snapshot
-	// conflict says why no routed pod may be added, though those that run are served.
+	// conflict says why no routed pod may be added, although running ones are served.
 	conflict error
 	waiting  []request
-	// computed: Want is what is desired, and not the zero value of a round that did not get so far.
+	// computed: Want is the desired state, and not the zero value of a round that did not get that far.
 	computed bool
 	outcome
 }
@@ -76,7 +76,7 @@ func (n *Node) observe(r *round) (err error) {
 	return nil
 }
 
-// inputs are all that what is desired depends on.
+// inputs are all that the desired state depends on.
 func (n *Node) inputs(r *round) desired.Inputs {
 	in := desired.Inputs{Config: n.Config, Own: n.own, Nodes: n.nodes, Transport: n.links.transport,
 		Needed: n.links.needed, Uplink: n.Uplink.Underlay(), NodeAddrs: n.links.nodeAddrs,
@@ -88,21 +88,20 @@ func (n *Node) inputs(r *round) desired.Inputs {
 	return in
 }
 
-// attachments are those on record, those that were until their record was deleted, and what the waiting requests make
-// of them.
+// attachments are those on record and those whose record was deleted, with the waiting requests carried out.
 func (n *Node) attachments(now []ovsdb.PodPort, waiting []request) []api.Attachment {
 	all, lost := n.Recorded.Merge(now)
 	for _, a := range lost {
 		n.Log.Info("restoring a pod's port or record, which was deleted from OVSDB", "pod", a.Pod(), "interface", a.HostIf)
 	}
 	_, released := ports(waiting)
-	for _, host := range released { // a DEL that fails finds it on record again
+	for _, host := range released { // if the DEL fails, its record is found again
 		n.Recorded.Forget(host)
 	}
 	return withRequests(all, waiting)
 }
 
-// apply calls each applier. One that fails does not stop those that do not build on it: as much as possible works. The
+// apply calls each applier. One that fails does not stop those that do not depend on it: as much as possible works. The
 // requests are answered as soon as what pods depend on is in place.
 func (n *Node) apply(ctx context.Context, r *round) {
 	r.Verify, r.Settled = n.progress.verify, n.progress.settled && n.steps.flows.Connected()
@@ -133,7 +132,7 @@ func (n *Node) applyGroup(ctx context.Context, r *round, group []step) (goOn boo
 		}
 		if errors.Is(err, apply.ErrNoSwitch) {
 			r.ovsDown = true
-			return false // the gateway is away with it, and without it the rest serves nobody
+			return false // the gateway is down with it, and without it the rest is of no use
 		}
 		if s.stops != stopsNothing {
 			return s.stops == stopsGroup
@@ -153,8 +152,8 @@ func (o *outcome) add(h harm, err error) {
 	}
 }
 
-// followed has the switch follow what is followed by key and has changed, and reports whether that was all there is to
-// do.
+// followed updates the switch for changed objects of one kind (Services or policies), and reports whether that was all
+// there was to do.
 func (n *Node) followed(ctx context.Context, what string, sync func(context.Context) (bool, error)) bool {
 	if !n.progress.settled || n.progress.verify {
 		return false
@@ -163,12 +162,13 @@ func (n *Node) followed(ctx context.Context, what string, sync func(context.Cont
 	defer cancel()
 	done, err := sync(ctx)
 	if err != nil {
-		n.Log.Error(err, "following one by one; everything is compared again", "kind", what)
+		n.Log.Error(err, "applying single changes; comparing everything again", "kind", what)
 	}
 	return done
 }
 
-// endFound ends connections that were found beside the rounds, and reports whether a round has something to tell of it.
+// endFound ends connections that were found in parallel to the rounds, and reports whether a round has something to
+// report about it.
 func (n *Node) endFound(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()

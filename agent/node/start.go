@@ -14,11 +14,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// connectEvery is how often an ovsdb-server that is not there is looked for.
+// connectEvery is the interval of attempts to connect to ovsdb-server.
 const connectEvery = 500 * time.Millisecond
 
-// The start goes step by step, in the order of the methods below, each of which returns nil at once when ctx ends: who
-// calls asks ctx. Each step that waits writes to last what it waits for, which is what the CNI plugin then answers.
+// The start runs step by step, in the order of the methods below. Each returns nil at once when ctx ends, so the caller
+// checks ctx. Each step that waits writes to last what it waits for, which the CNI plugin then answers.
 
 // WaitPodCIDR waits until the node has a podCIDR that it can use: as long as the config allows, which begins when
 // the source has delivered the Nodes. With enableBridgingMode the agent then goes on without, and serves bridged
@@ -60,22 +60,22 @@ func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 	}
 }
 
-// waiting makes known why there is no podCIDR yet.
+// waiting reports why there is no podCIDR yet.
 func (n *Node) waiting(reason error, snapshot *inputs.Snapshot, last rundir.LastError) {
 	before := n.Board.Publish(&status.Status{NotReady: reason, Snapshot: snapshot})
-	if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
+	if !snapshot.Unread || snapshot.Trouble != nil { // else the request has only just been sent
 		n.logChange("not ready, waiting for a podCIDR (podCIDRWait)", before.NotReady, reason)
 	}
 	last.Write(reason)
 }
 
-// CheckTransport refuses what would cut the node off or can't carry pods.
+// CheckTransport rejects a transport interface and config that can't carry pod traffic.
 func (n *Node) CheckTransport() error {
 	t := n.links.transport
 	local := desired.Endpoint(t, n.own)
 	n.Log.Info("transport interface", "interface", t.Name, "mtu", t.MTU, "address", local)
 	if desired.LacksServiceCIDRv6(n.Config, n.own.PodCIDRs) {
-		n.Log.Info("config", "warning", "serviceCIDRv6 is not set, and this cluster's pods have IPv6: if its Services have, too, "+
+		n.Log.Info("config", "warning", "serviceCIDRv6 is not set, and this cluster's pods have IPv6: if its Services do, too, "+
 			"bridged pods do not reach them. Set it to the range of kube-apiserver's --service-cluster-ip-range")
 	}
 	for _, p := range n.own.PodCIDRs {
@@ -91,7 +91,7 @@ func (n *Node) CheckTransport() error {
 	return nil
 }
 
-// ConnectOVSDB waits for ovsdb-server, for ever: it may well start after the agent. It returns nil if ctx ends before.
+// ConnectOVSDB waits for ovsdb-server without a limit: it may start after the agent. It returns nil if ctx ends before.
 func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) *ovsdb.DB {
 	endpoint := "unix:" + filepath.Join(n.Config.OVSRunDir, "db.sock")
 	reported := false
@@ -116,7 +116,7 @@ func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) *ovsdb.D
 	}
 }
 
-// Use gives the loop the database, with all appliers. It applies nothing yet; what was waited for before is over.
+// Use gives the loop the database, with all appliers. It applies nothing yet; what earlier steps waited for is over.
 func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) {
 	steps, wait := newSteps(db, n.Config, n.NodeName, n.Source, n.Uplink.Sync, n.Metrics, n.Log)
 	n.db, n.steps = db, steps
@@ -125,14 +125,14 @@ func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) {
 	last.Write(status.ErrStarting)
 }
 
-// AttachUplink attaches the node's NIC, if the config wants it, and finds the node's addresses where they are then.
+// AttachUplink attaches the node's NIC, if the config wants it, and then looks up where the node's addresses are.
 func (n *Node) AttachUplink(ctx context.Context) error {
 	n.Uplink.Attach(ctx, n.links.transport.Name)
 	n.links.looked = time.Time{} // addresses may have moved
 	return n.links.find(n, n.progress.verify)
 }
 
-// WaitFirstRound returns true when the node is as desired, false when ctx ends before.
+// WaitFirstRound returns true when the node is as desired, false if ctx ends before.
 func (n *Node) WaitFirstRound(ctx context.Context, last rundir.LastError) bool {
 	for {
 		select {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// harm is what an applier's error means for the node.
+// harm is the effect of an applier's error on the node.
 type harm int
 
 const (
@@ -25,7 +25,7 @@ const (
 	harmsPeers               // pods of other nodes are not reached, or not from this node itself
 )
 
-// stop is how much of a round an applier's error leaves out, because it builds on that one.
+// stop is how much of a round is skipped after an applier's error, because it depends on that applier.
 type stop int
 
 const (
@@ -41,16 +41,16 @@ type step struct {
 	stops stop
 }
 
-// steps are all appliers, in two groups: what pods depend on, and, after the requests are answered, the rest.
+// steps are all appliers, in two groups: those that pods depend on, and, after the requests are answered, the rest.
 type steps struct {
 	pods, host []step
 	flows      flowSwitch
-	finished   signal.Signal // an applier has ended what it did beside the rounds
+	finished   signal.Signal // an applier has ended work in parallel to the rounds
 	closers    []func()
 }
 
-// newSteps returns the appliers of the product, in their order. Where one builds on those
-// before, an error of these leaves it out.
+// newSteps returns all appliers in their order. An applier that depends on earlier ones is skipped after an error of
+// these.
 func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Source, sync func([]steer.Entry) error,
 	m *status.Metrics, log logr.Logger) (
 	steps, *apply.RestoreWait) {
@@ -67,8 +67,8 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 			{wait, harmsPods, stopsGroup},
 			{apply.NewStale(db), harmsPods, stopsGroup},
 		},
-		// Other rules come before direct routes: a packet that takes such a route before its range is exempt from
-		// masquerade gives its whole connection another source.
+		// Iptables rules come before direct routes: a packet that takes such a route before its range is exempt from
+		// masquerading gives its whole connection another source.
 		host: []step{
 			{gateway, harmsHost, stopsGroup},
 			{&apply.Forwarding{}, harmsHost, stopsGroup},
@@ -86,7 +86,7 @@ func (s steps) close() {
 	}
 }
 
-// watchers are the appliers that have something to say between rounds.
+// watchers are the appliers that may need a round.
 func (s steps) watchers() (out []apply.Watcher) {
 	for _, group := range [][]step{s.pods, s.host} {
 		for _, p := range group {
@@ -98,7 +98,7 @@ func (s steps) watchers() (out []apply.Watcher) {
 	return out
 }
 
-// due asks all of them: what one has to say must not hide another's.
+// due asks all of them: one that needs a round must not hide another.
 func (s steps) due() (due bool) {
 	for _, w := range s.watchers() {
 		due = w.Due() || due
@@ -114,7 +114,7 @@ func (s steps) doubt(obs ovsdb.Observed) (doubt bool) {
 }
 
 func (s steps) inPlace(ctx context.Context, obs ovsdb.Observed) bool {
-	for _, w := range slices.Backward(s.watchers()) { // the applier of OVSDB, the first, has most to compare
+	for _, w := range slices.Backward(s.watchers()) { // the OVSDB applier, the first, has most to compare
 		if !w.InPlace(ctx, obs) {
 			return false
 		}

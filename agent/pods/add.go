@@ -61,8 +61,7 @@ func (p *Pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	return p.result(a, s), nil
 }
 
-// attach makes one attachment: address, veth, port and flows. Without pools asked for it is a
-// routed pod's.
+// attach makes one attachment: address, veth, port and flows. Without requested pools, it is a routed pod's.
 func (p *Pods) attach(ctx context.Context, r cniserver.Request, asked *addresses.PoolRequest, s *status.Status) (
 	api.Attachment, error) {
 	a := p.attachment(r.ContainerID, r.IfName)
@@ -80,7 +79,7 @@ func (p *Pods) attach(ctx context.Context, r cniserver.Request, asked *addresses
 	return a, p.connect(ctx, a, s)
 }
 
-// connect makes the veth, and the port and the flows while the pod's end is configured.
+// connect creates the veth, and the port and the flows while the pod's end is configured.
 func (p *Pods) connect(ctx context.Context, a api.Attachment, s *status.Status) error {
 	veth, err := p.createVeth(ctx, a, s)
 	if err != nil {
@@ -94,8 +93,8 @@ func (p *Pods) connect(ctx context.Context, a api.Attachment, s *status.Status) 
 	return errors.Join(<-configured, err)
 }
 
-// createVeth makes the veth. Whoever had its name before, on the node or in the pod, may still wait to be removed.
-// That must be over before: ovs-vswitchd may take the new interface for the one before.
+// createVeth creates the veth. An earlier interface of the same name, on the node or in the pod, may still wait to be
+// removed. That must happen first: ovs-vswitchd may take the new interface for the old one.
 func (p *Pods) createVeth(ctx context.Context, a api.Attachment, s *status.Status) (*link.Veth, error) {
 	if p.Registry.Reaper.Has(a.HostIf) {
 		if err := p.Registry.Reaper.Clear(ctx); err != nil {
@@ -121,8 +120,8 @@ func (p *Pods) podLink(a api.Attachment, s *status.Status) link.PodLink {
 		Addrs: a.Addrs, Gateways: gatewaysOf(a), TxOff: p.txOff}
 }
 
-// gatewaysOf are the gateways of a pod: of its pools, else of its podCIDRs, in each the
-// first address, also when the node's podCIDR has changed since.
+// gatewaysOf are the gateways of a pod: those of its pools, or else the first address of each of its podCIDRs, even if
+// the node's podCIDR has changed since.
 func gatewaysOf(a api.Attachment) []netip.Addr {
 	if a.Bridged {
 		return a.Gateways
@@ -134,8 +133,7 @@ func gatewaysOf(a api.Attachment) []netip.Addr {
 	return out
 }
 
-// stillGood reports whether a is what r asks for, so that a repeated ADD gets
-// the answer of the first.
+// stillGood reports whether a is what r asks for, so that a repeated ADD gets the same answer as the first.
 func (p *Pods) stillGood(a api.Attachment, r cniserver.Request, s *status.Status) bool {
 	if a.Netns == "" { // rebuilt: see rebuild
 		a.Netns, a.Network = r.Netns, r.Network

@@ -9,15 +9,15 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 )
 
-// announcement is what the container runtime knows of Fairlead: the CNI plugin and the network configuration list.
+// announcement is what the container runtime sees of Fairlead: the CNI plugin and the network configuration list.
 type announcement struct {
 	*Pods
-	shim    string // the plugin's source; empty: it is installed by others
+	shim    string // the plugin's source; empty: it is installed externally
 	plugins conflist.Plugins
 	path    string
 
 	runtime string // for which it was installed
-	// stamp is of the files before they were found complete. Empty: they were not.
+	// stamp is the stamp of the files, taken before they were found complete. Empty: they were not.
 	stamp    string
 	warnings []string
 }
@@ -49,7 +49,7 @@ func (a *announcement) install(ctx context.Context, runtime string) error {
 		a.Log.Info("CNI network configuration written", "path", a.path, "runtime", runtime)
 	}
 	a.runtime, a.warnings, a.stamp = runtime, done.Warnings, stamp
-	if changed || done.Changed || done.Slow { // a stamp of now would hide what others change at the same time
+	if changed || done.Changed || done.Slow { // a stamp taken now would hide concurrent changes
 		a.stamp = ""
 	}
 	return nil
@@ -59,9 +59,8 @@ func (a *announcement) list(runtime string) conflist.Config {
 	return conflist.Config{Path: a.path, BinDirs: []string{a.plugins.BinDir}, Socket: a.Config.CNISocket, Runtime: runtime}
 }
 
-// follow installs again when the node's container runtime is another, since it was upgraded, and when its files or
-// other CNI plugins have changed: without the list kubelet reports the node as not ready, without the plugin no pod
-// starts.
+// follow installs again when the node's container runtime has changed, as after an upgrade, and when the files or other
+// CNI plugins have changed: without the list kubelet reports the node as not ready, without the plugin no pod starts.
 func (a *announcement) follow(ctx context.Context) {
 	signal.Loop(ctx, a.Intervals.Reconcile, a.Board.OtherRuntime(), func(ctx context.Context) {
 		runtime := a.Board.Load().Runtime
@@ -71,7 +70,7 @@ func (a *announcement) follow(ctx context.Context) {
 	})
 }
 
-// again installs what is not as it was installed for this runtime.
+// again installs again, unless everything is as it was installed for this runtime.
 func (a *announcement) again(ctx context.Context, runtime string) error {
 	if runtime == a.runtime && a.stamp == conflist.Stamp(a.list(runtime)) {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// plugin is a script that answers VERSION; before it does, it does what is given.
+// plugin is a script that answers VERSION after it has run the given command.
 func plugin(t *testing.T, path, first string) {
 	t.Helper()
 	text := "#!/bin/sh\n" + first + "\necho '" + `{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}` + "'\n"
@@ -58,7 +58,7 @@ func announced(t *testing.T, portmap string) (*announcement, func() string) {
 	}
 }
 
-// wait waits until it is so.
+// wait waits until a condition is met.
 func wait(t *testing.T, what string, log func() string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(20 * time.Millisecond) {
@@ -68,7 +68,8 @@ func wait(t *testing.T, what string, log func() string, so func() bool) {
 	}
 }
 
-// What a cleanup of another network deletes is back while the agent runs, and a list that goes before is reported.
+// What the cleanup of another network deletes is restored while the agent runs, and a list that takes precedence is
+// reported.
 func TestAnnouncementIsKept(t *testing.T) {
 	t.Parallel()
 	a, log := announced(t, "")
@@ -78,7 +79,7 @@ func TestAnnouncementIsKept(t *testing.T) {
 	defer following.Wait()
 	defer stop()
 	var want []byte
-	wait(t, "plugins are missing in the list", log, func() bool { // one that has not answered in time is added later
+	wait(t, "plugins are missing in the list", log, func() bool { // a plugin that has not answered in time is added later
 		var err error
 		want, err = os.ReadFile(a.path)
 		return err == nil && strings.Contains(string(want), `"portmap"`) && strings.Contains(string(want), `"bandwidth"`)
@@ -153,7 +154,7 @@ func TestAnnouncementAfterSlowPlugin(t *testing.T) {
 	}
 }
 
-// Another container runtime is followed at once, not when the files are looked at next.
+// A change of the container runtime takes effect at once, not when the files are checked next.
 func TestAnnouncementFollowsRuntime(t *testing.T) {
 	t.Parallel()
 	a, log := announced(t, "")

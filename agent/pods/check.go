@@ -41,7 +41,7 @@ func (p *Pods) Check(ctx context.Context, r cniserver.Request) error {
 		return err
 	}
 	if a.OFPort == 0 {
-		return fmt.Errorf("ovs-vswitchd does not carry the port %s: %s", a.HostIf, a.Error)
+		return fmt.Errorf("ovs-vswitchd has not added port %s: %s", a.HostIf, a.Error)
 	}
 	s := p.Board.Load()
 	if a.Bridged {
@@ -82,7 +82,7 @@ func (p *Pods) Status(context.Context) error {
 	return p.Board.Load().NotReady
 }
 
-// gcAllocations releases what containers hold that are on no record and that the runtime does not know.
+// gcAllocations releases the allocations of containers that have no record and that the runtime does not list.
 func (p *Pods) gcAllocations(ctx context.Context, network string, keep map[attachments.Key]bool) error {
 	orphaned, err := p.Addresses.Orphaned(ctx, network, keep)
 	errs := []error{err}
@@ -106,7 +106,7 @@ func (p *Pods) gcAllocation(ctx context.Context, h api.IPAllocation) error {
 	if err := p.remove(ctx, attachments.Key{ContainerID: o.ContainerID, IfName: o.IfName}, o.Network); err != nil {
 		return err
 	}
-	p.Log.Info("garbage collected the address of a pod that the runtime does not know", "address", h.Spec.Address,
+	p.Log.Info("garbage collected the address of a pod unknown to the runtime", "address", h.Spec.Address,
 		"owner", o.String())
 	p.Metrics.Pods.Reclaimed.WithLabelValues("gc").Inc()
 	return nil

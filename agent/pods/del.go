@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
-// Del implements cniserver.Handler. It needs neither the Pod object nor the
-// record: every step also removes what a crash left half made.
+// Del implements cniserver.Handler. It needs neither the Pod object nor the record: every step also removes what a
+// crash left unfinished.
 func (p *Pods) Del(ctx context.Context, r cniserver.Request) error {
 	host := link.HostName(r.ContainerID, r.IfName)
 	if !p.Registry.Locks.TryLock(host) {
@@ -33,9 +33,8 @@ func (p *Pods) Del(ctx context.Context, r cniserver.Request) error {
 	return nil
 }
 
-// remove takes an attachment off the node: flows and record, and last the
-// address, so that it is free only when nothing uses it any more. Port and veth, which
-// lead nowhere then, go in the background. network is the
+// remove removes an attachment from the node: flows and record, and last the address, so that it is free only when
+// nothing uses it any longer. Port and veth, which then have no flows, are removed in the background. network is the
 // name in the CNI configuration, for an attachment that is not on record.
 func (p *Pods) remove(ctx context.Context, k attachments.Key, network string) error {
 	host := link.HostName(k.ContainerID, k.IfName)
@@ -51,7 +50,7 @@ func (p *Pods) remove(ctx context.Context, k attachments.Key, network string) er
 	if err := p.leases.Release(k.ContainerID, k.IfName); err != nil {
 		return err
 	}
-	// What an ADD that was cut short has taken is on no record.
+	// Addresses that an interrupted ADD has taken are on no record.
 	if a.Bridged || !recorded && p.Config.EnableBridgingMode {
 		o := api.AllocationOwner{ContainerID: k.ContainerID, IfName: k.IfName, Network: cmp.Or(a.Network, network)}
 		if err := p.Addresses.Release(ctx, o); err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
-// allocate leases addresses that no attachment on record has. Where one has
-// them its lease was lost ("rm -r", another disk): the leases are restored, and
-// others taken.
+// allocate leases addresses that no attachment on record has. If one has them, its lease was lost ("rm -r", another
+// disk): the leases are restored, and other addresses taken.
 func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, error) {
 	for range 2 {
 		addrs, err := p.leases.Allocate(r.ContainerID, r.IfName, s.PodCIDRs)
@@ -36,8 +35,8 @@ func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, 
 	return nil, cniserver.TryAgainLater(errors.New("leases of running pods were lost and are not all restored yet"))
 }
 
-// Reserve leases an address of the podCIDR to an attachment that is to have that one. The error names who has it: the
-// pod, where it is known.
+// Reserve leases an address of the podCIDR to an attachment that is to have that one. The error names the pod that has
+// it, if it is known.
 func (p *Pods) Reserve(addr netip.Addr, containerID, ifName string) error {
 	err := p.leases.Reserve(addr, containerID, ifName)
 	if err == nil {
@@ -55,7 +54,7 @@ func (p *Pods) Release(containerID, ifName string) error {
 	return p.leases.Release(containerID, ifName)
 }
 
-// takenBy names the pod of another host end than host that has an address; nil: none has it.
+// takenBy names the pod, other than the one with the given host end, that has an address; nil: none has it.
 func takenBy(known attachments.Records, addr netip.Addr, host, bootID string) error {
 	holder := known.Holder([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, host, bootID)
 	if holder == "" {
@@ -103,7 +102,7 @@ func (p *Pods) restoreLease(host string, addr netip.Addr, a api.Attachment) erro
 		return err
 	}
 	if _, ok := known.Pods[host]; !ok {
-		return nil // deleted since it was looked at
+		return nil // deleted meanwhile
 	}
 	if err := p.leases.Reserve(addr, a.ContainerID, a.IfName); err != nil {
 		return fmt.Errorf("address of pod %s: %w", a.Pod(), err)

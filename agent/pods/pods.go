@@ -1,7 +1,7 @@
-// Package pods is what each CNI verb means on this node. An ADD does its slow and independent part, address and
-// veth, in its own goroutine, and hands the loop (package node) one record; what crashes leave behind, the
-// reconciler reclaims. What is ours it recognises by what the packages below do: records (attachments), veths
-// (link), leases (hostlocal) and allocations (addresses).
+// Package pods implements the CNI verbs on this node. An ADD does its slow and independent part, address and veth, in
+// its own goroutine, and hands the loop (package node) one record; the reconciler reclaims what crashes leave behind.
+// It recognises Fairlead's resources as the packages below do: records (attachments), veths (link), leases (hostlocal)
+// and allocations (addresses).
 package pods
 
 import (
@@ -20,19 +20,19 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// undoTimeout bounds the clean-up of a failed ADD, which must also run when the runtime has given up waiting. It
-// fits in between wire.ServerDeadline and wire.ClientDeadline, or the reason would not be reported.
+// undoTimeout bounds the clean-up of a failed ADD, which must also run when the runtime has stopped waiting. It fits
+// between wire.ServerDeadline and wire.ClientDeadline; otherwise the reason would not be reported.
 const undoTimeout = 20 * time.Second
 
 // Node is where attachments are applied: package node.
 type Node interface {
-	// Apply returns nil when the attachment's traffic flows, or flows no more.
+	// Apply returns nil when the attachment's traffic flows, or no longer flows.
 	Apply(ctx context.Context, c node.Change) error
 	// Coming says that an Apply will come within moments; done ends that.
 	Coming() (done func())
 }
 
-// Parts are what Pods are made of.
+// Parts are the dependencies of Pods.
 type Parts struct {
 	Config    api.AgentConfig
 	Node      Node
@@ -49,13 +49,13 @@ type Parts struct {
 type Pods struct {
 	Parts
 	leases *hostlocal.Store
-	// txOff: switch tx checksum offload off in pods. A pod's TCP is silent on the userspace datapath otherwise: it
+	// txOff: disable tx checksum offload in pods. Otherwise pods' TCP does not work on the userspace datapath, which
 	// forwards frames without the checksum that the kernel left out.
 	txOff bool
 
 	unfinished unfinished
 	broken     map[string]string // broken records that were logged
-	links      sync.Mutex        // held while a veth is made
+	links      sync.Mutex        // held while a veth is created
 }
 
 // New opens the leases of podCIDRs.

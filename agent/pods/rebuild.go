@@ -17,13 +17,12 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// rebuild restores records that OVSDB has lost while no agent ran, as when
-// its database was deleted: a veth with a lease, or with an allocation, is a pod that
-// may well run. It looks the same after an ADD or a DEL that was cut short, and is
-// then removed by the runtime's DEL. What only the record knew, a routed pod's name
-// and the path of its network namespace, stays empty.
+// rebuild restores records that OVSDB has lost while no agent ran, as when its database was deleted: a veth with a
+// lease, or with an allocation, may be that of a running pod. It looks the same after an interrupted ADD or DEL, and is
+// then removed by the runtime's DEL. What only the record had, a routed pod's name and the path of its network
+// namespace, stays empty.
 //
-// Routed pods come first, and whatever is wrong with a bridged one: its allocation may be unknown for long.
+// Routed pods come first, whatever errors bridged ones have: their allocations may be unknown for long.
 func (p *Pods) rebuild(ctx context.Context) error {
 	routed, bare, err := p.lost()
 	if err != nil {
@@ -41,7 +40,7 @@ func (p *Pods) rebuild(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lost are the host ends without a record: those with a lease, with their attachments, and the others.
+// lost are the host ends without a record: in routed those with a lease, with their attachments, in bare the others.
 func (p *Pods) lost() (routed map[string]api.Attachment, bare []string, err error) {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -76,8 +75,8 @@ func (p *Pods) lost() (routed map[string]api.Attachment, bare []string, err erro
 	return routed, bare, nil
 }
 
-// lostBridged are the attachments of those of the host ends whose containers hold addresses of pools. With an error
-// there may be more.
+// lostBridged are the attachments of the host ends whose containers hold addresses of pools. With an error there may be
+// more.
 func (p *Pods) lostBridged(ctx context.Context, hosts []string) ([]api.Attachment, error) {
 	held, err := p.heldBy(ctx, hosts)
 	if err != nil {
@@ -96,7 +95,7 @@ func (p *Pods) lostBridged(ctx context.Context, hosts []string) ([]api.Attachmen
 	return lost, errors.Join(errs...)
 }
 
-// heldBy are the allocations of this boot whose owners have one of the host ends, without those of deleted containers.
+// heldBy are this boot's allocations whose owners have one of the host ends, without those of deleted containers.
 func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPAllocation, error) {
 	if len(hosts) == 0 || !p.Config.EnableBridgingMode {
 		return nil, nil
@@ -124,7 +123,7 @@ func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPA
 	return by, nil
 }
 
-// attachmentOf is the attachment whose owner holds these.
+// attachmentOf is the attachment whose owner holds these allocations.
 func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
 	o := held[0].Spec.Owner
 	a := p.attachment(o.ContainerID, o.IfName)
@@ -162,8 +161,8 @@ func reservedMAC(held []api.IPAllocation) api.MAC {
 	return api.MAC{}
 }
 
-// rebuildOne looks again, now that no request works on the host end: in the middle
-// of an ADD or a DEL it looks lost, and after a DEL the address may be another pod's.
+// rebuildOne checks again under the lock of the host end: during an ADD or a DEL it looks lost, and after a DEL the
+// address may be another pod's.
 func (p *Pods) rebuildOne(ctx context.Context, a api.Attachment) error {
 	if !p.Registry.Locks.TryLock(a.HostIf) {
 		return nil
@@ -181,8 +180,8 @@ func (p *Pods) rebuildOne(ctx context.Context, a api.Attachment) error {
 	return nil
 }
 
-// stillLost is what a, which was lost a moment ago, is now. Of a bridged pod the allocations are not read again: a DEL
-// retires the host end before it releases them.
+// stillLost is the present state of a, which was lost a moment ago. A bridged pod's allocations are not read again: a
+// DEL retires the host end before it releases them.
 func (p *Pods) stillLost(a api.Attachment) (now api.Attachment, still bool, err error) {
 	routed, bare, err := p.lost()
 	if a.Bridged || err != nil {
@@ -198,8 +197,8 @@ func (p *Pods) attachment(containerID, ifName string) api.Attachment {
 		MAC: api.LocalMAC("pod " + containerID + " " + ifName), BootID: p.Registry.BootID}
 }
 
-// withMask is a lease's address as the pod was given it. A lease of a podCIDR
-// that the node no longer has keeps the address alone.
+// withMask is a lease's address with the mask that the pod got. If the node no longer has the lease's podCIDR, it is
+// the address alone.
 func (p *Pods) withMask(a netip.Addr) netip.Prefix {
 	for _, c := range p.Board.Load().PodCIDRs {
 		if c.Contains(a) {

@@ -30,8 +30,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Where OVSDB has lost all records, a bridged pod of which nothing can be learnt, or whose address is in no pool any
-// more, does not keep routed pods from getting theirs back, and none of them loses its veth or its lease.
+// If OVSDB has lost all records, a bridged pod about which nothing is known, or whose address is no longer in a pool,
+// does not prevent the records of routed pods from being restored, and no pod loses its veth or its lease.
 func TestRootRoutedPodsAreRebuiltDespiteABridgedOne(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet is sent")
 	for what, spoil := range map[string]func(t *testing.T, allocations string){
@@ -97,7 +97,7 @@ func newRebuildBed(t *testing.T) rebuildBed {
 	return b
 }
 
-// veth makes a container's, and returns its host end.
+// veth creates a container's veth, and returns its host end.
 func (b rebuildBed) veth(t *testing.T, containerID string) string {
 	t.Helper()
 	host := link.HostName(containerID, "eth0")
@@ -121,7 +121,7 @@ func (b rebuildBed) reconcile(t *testing.T) error {
 	return reconciled
 }
 
-// check looks whether the routed pods' records were asked for, and whether nothing was taken of a pod with a veth.
+// check checks that the routed pods' records were requested, and that nothing of a pod with a veth was removed.
 func (b rebuildBed) check(t *testing.T, hosts []string) {
 	t.Helper()
 	restored := map[string][]netip.Prefix{}

@@ -19,9 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A pod whose record, veth and lease were seen at three moments of its DEL looks
-// lost. When the DEL is through, nothing of it is written again: its address may be
-// another pod's.
+// A pod whose record, veth and lease were seen at three moments of its DEL looks lost. When the DEL is done, nothing of
+// it is written again: its address may be another pod's.
 func TestRebuildLooksAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -89,7 +88,7 @@ func poolOf(name string, version int, cidr, gateway string, length int) api.IPPo
 		IPRanges: []api.IPRange{{CIDR: cidr, SubnetInfo: api.SubnetInfo{Gateway: gateway, PrefixLength: length}}}}}
 }
 
-// recorder is a Node that only notes what it is asked for.
+// recorder is a Node that only records requests.
 type recorder struct{ changes []node.Change }
 
 func (r *recorder) Apply(_ context.Context, c node.Change) error {

@@ -17,11 +17,11 @@ type leftover struct {
 	what   string // failed ADD, attachment, lease or interface
 	hostIf string
 	key    attachments.Key // zero for an interface
-	// network is the name in the CNI configuration, where it is known.
+	// network is the name in the CNI configuration, if it is known.
 	network string
 }
 
-// RunReconciler reconciles now and then, until ctx ends.
+// RunReconciler reconciles at intervals, until ctx ends.
 func (p *Pods) RunReconciler(ctx context.Context) {
 	signal.Loop(ctx, p.Intervals.Reconcile, p.Addresses.Wake(), func(ctx context.Context) {
 		if err := p.Reconcile(ctx); err != nil && ctx.Err() == nil {
@@ -33,15 +33,13 @@ func (p *Pods) RunReconciler(ctx context.Context) {
 // Reconcile reclaims what deleted pods left behind: an agent that was
 // killed in the middle of an ADD or a DEL leaves a lease, a veth or a port.
 //
-// A pod interface lives as long as its veth: the kernel removes both ends with
-// the pod's network namespace, and then the address can not be in use any more.
-// So an attachment without its host end is dead, a veth or a lease alone was
-// never answered for, and everything of another boot is dead. A veth with a
-// lease counts as in use, and gets its attachment back.
-// An address whose attachment lives but whose lease is lost is reserved again,
-// before another pod can get it.
+// A pod interface lives as long as its veth: the kernel removes both ends with the pod's network namespace, and then
+// the address can no longer be in use. So an attachment without its host end is dead, a veth or a lease alone belongs
+// to an ADD that was never answered, and everything of another boot is dead. A veth with a lease counts as in use, and
+// its attachment is restored. An address whose attachment lives but whose lease is lost is reserved again before
+// another pod can get it.
 func (p *Pods) Reconcile(ctx context.Context) error {
-	// First: an unreadable lease may be the one of a living attachment.
+	// These come first: an unreadable lease may be that of a living attachment.
 	errs := []error{p.Registry.Reaper.Clear(ctx), p.restoreLeases(), p.rebuild(ctx)}
 	found, err := p.leftovers(ctx)
 	if err != nil {
@@ -53,8 +51,7 @@ func (p *Pods) Reconcile(ctx context.Context) error {
 	return errors.Join(append(errs, p.Addresses.Reconcile(ctx))...)
 }
 
-// leftovers looks without a lock: what it finds is looked at again, marked
-// busy, before anything is taken.
+// leftovers looks without a lock: each finding is checked again under its lock before anything is removed.
 func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -90,7 +87,7 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 			continue
 		}
 		seen[host] = true
-		if !slices.Contains(hosts, host) { // else it is in use, though rebuild could not restore its record
+		if !slices.Contains(hosts, host) { // else it is in use, although rebuild could not restore its record
 			found = append(found, leftover{what: "lease", hostIf: host,
 				key: attachments.Key{ContainerID: l.ContainerID, IfName: l.IfName}})
 		}
@@ -108,7 +105,7 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 	return found, nil
 }
 
-// logBroken logs unreadable records, each once. Only reconcile calls it.
+// logBroken logs unreadable records, each once. Only Reconcile calls it.
 func (p *Pods) logBroken(broken map[string]string) {
 	for host, why := range broken {
 		if p.broken[host] != why {
@@ -119,8 +116,7 @@ func (p *Pods) logBroken(broken map[string]string) {
 	p.broken = broken
 }
 
-// reclaim does what a DEL does, unless the leftover turns out to be alive or
-// a CNI request is at work on it.
+// reclaim does what a DEL does, unless the leftover turns out to be alive or a CNI request is working on it.
 func (p *Pods) reclaim(ctx context.Context, l leftover) error {
 	if !p.Registry.Locks.TryLock(l.hostIf) {
 		return nil

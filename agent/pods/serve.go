@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 )
 
-// Serve answers CNI requests until ctx ends. The network configuration is installed only when the socket is
-// there to answer.
+// Serve answers CNI requests until ctx ends. The network configuration is installed only once the socket accepts
+// requests.
 func (p *Pods) Serve(ctx context.Context, shim string) error {
 	server, err := cniserver.Listen(cniserver.Config{
 		Socket:  p.Config.CNISocket,

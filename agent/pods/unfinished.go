@@ -7,15 +7,14 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 )
 
-// unfinished are failed ADDs whose clean-up failed too, by host end: no attachment was reported, though it may look
-// like one of a living pod. The reconciler reclaims them; after a restart of the agent that is left to the runtime's
-// DEL.
+// unfinished are failed ADDs whose clean-up failed, too, by host end: no attachment was reported, but it may look like
+// one of a living pod. The reconciler reclaims them; after a restart of the agent that is left to the runtime's DEL.
 type unfinished struct {
 	mu     sync.Mutex
 	byHost map[string]failedAdd
 }
 
-// failedAdd is what it takes to undo one.
+// failedAdd is what is needed to undo a failed ADD.
 type failedAdd struct {
 	attachments.Key
 	network string

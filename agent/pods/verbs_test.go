@@ -19,7 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An ADD beside another request for its container, or while Open vSwitch is down, is told so before anything is done.
+// An ADD during another request for its container, or while Open vSwitch is down, gets an error before anything is
+// done.
 func TestAddWaits(t *testing.T) {
 	r := cniserver.Request{ContainerID: "c", IfName: "eth0"}
 	down, refused := errors.New("ovsdb-server is down"), errors.New("no podCIDR")
@@ -49,7 +50,7 @@ func TestAddWaits(t *testing.T) {
 	}
 }
 
-// CHECK in another network namespace than that of the ADD is an error; a rebuilt record has none, and fits each.
+// CHECK in another network namespace than that of the ADD is an error; a rebuilt record has none, and matches any.
 func TestCheckOfAnotherNamespace(t *testing.T) {
 	ovs := ovstest.Start(t, ovstest.Options{})
 	db, err := ovsdb.Connect(t.Context(), "unix:"+ovs.DBSocket, logr.Discard())

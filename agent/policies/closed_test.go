@@ -29,7 +29,7 @@ func clusterPolicy(t testing.TB, name, tier, rules string) policy.Policy {
 	return p
 }
 
-// rulesOf are sets of policies under which each kind of flow is what keeps some packet out.
+// rulesOf are sets of policies under which each kind of flow is the one that blocks some packet.
 func rulesOf(t testing.TB) map[string][]policy.Policy {
 	const (
 		judged  = `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": `
@@ -62,8 +62,8 @@ func rulesOf(t testing.TB) map[string][]policy.Policy {
 	}
 }
 
-// Any flow of policies can be deleted by hand, and no packet passes that the rules forbid. A run tries every third
-// flow, from the first, second or third on by chance, or all with FAIRLEAD_TEST_LONG=1.
+// Any flow of policies can be deleted manually, and no packet passes that the rules deny. A run tries every third flow,
+// from the first, second or third on by chance, or all with FAIRLEAD_TEST_LONG=1.
 func TestNoFlowOpensByItsAbsence(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -85,8 +85,8 @@ func TestNoFlowOpensByItsAbsence(t *testing.T) {
 	}
 }
 
-// deleteEach deletes each flow of policies, and puts it back. A packet is looked at again if its trace names the flow;
-// flows of conjunctions are named by none.
+// deleteEach deletes each flow of policies, and restores it. A packet is traced again if its trace names the flow; no
+// trace names flows of conjunctions.
 func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 	reports := map[string]string{}
 	for _, p := range testPackets() {
@@ -124,7 +124,7 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 		for _, packet := range again {
 			traces++
 			if passes(o.Trace("br-int", packet)) {
-				t.Errorf("without the flow\n%s\na packet passes that is forbidden:\n%s", spec, packet)
+				t.Errorf("without the flow\n%s\na packet that the rules deny passes:\n%s", spec, packet)
 				break
 			}
 		}
@@ -133,11 +133,10 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 		}
 		o.Ofctl("add-flows", "br-int", file)
 	}
-	t.Logf("every %dth of %d flows from the %dth on, %d forbidden packets, %d traces", every, flows, first, len(reports), traces)
+	t.Logf("every %dth of %d flows from the %dth on, %d denied packets, %d traces", every, flows, first, len(reports), traces)
 }
 
-// deletions are what somebody may take away of the switch by hand, without --strict: a table, a kind, what is of one
-// port.
+// deletions are what may be deleted from the switch manually, without --strict: a table, a kind, the flows of one port.
 func deletions(w *world) (out []string) {
 	tables, kinds := map[uint8]bool{openflow.TableClassify: true, openflow.TableForward: true}, map[openflow.Kind]bool{}
 	for _, f := range w.allFlows() {
@@ -161,8 +160,8 @@ func deletions(w *world) (out []string) {
 	return out
 }
 
-// A whole table, all flows of a kind, or those of a pod's port can be deleted by hand, and no packet passes that the
-// rules forbid; then all is put back.
+// A whole table, all flows of a kind, or those of a pod's port can be deleted manually, and no packet passes that the
+// rules deny; then all is restored.
 func TestNoTableOpensByItsAbsence(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -187,7 +186,7 @@ func TestNoTableOpensByItsAbsence(t *testing.T) {
 					continue
 				}
 				if report := o.Trace("br-int", p.text); passes(report) {
-					t.Errorf("%s: after del-flows %s a packet passes that is forbidden:\n%s", name, what, report)
+					t.Errorf("%s: after del-flows %s a packet that the rules deny passes:\n%s", name, what, report)
 					break
 				}
 			}
@@ -196,11 +195,11 @@ func TestNoTableOpensByItsAbsence(t *testing.T) {
 				t.Errorf("%s: after del-flows %s, what is put back: %+v", name, what, got)
 			}
 		}
-		t.Logf("%s: %d forbidden packets, %d deletions", name, len(forbidden), len(deletions(w)))
+		t.Logf("%s: %d denied packets, %d deletions", name, len(forbidden), len(deletions(w)))
 	}
 }
 
-// What conntrack says of one association of SCTP does not let another one pass, as long as one flow of two is there.
+// The conntrack state of one SCTP association does not let another one pass, as long as one flow of two exists.
 func TestSCTPStaysJudged(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -229,7 +228,7 @@ func TestSCTPStaysJudged(t *testing.T) {
 	}
 }
 
-// What pods have in the datapath that no policy selects is the same to the bit when others are isolated.
+// The datapath flows of pods that no policy selects are exactly the same when others are isolated.
 func TestMegaflowsOfOthersStay(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

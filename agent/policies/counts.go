@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Counter is of what a policy does in one direction. Without a name it is of what the NetworkPolicies of a Namespace do
-// together: they deny its pods what none of their rules accepts.
+// Counter identifies what a policy does in one direction. Without a policy name, it is what a Namespace's
+// NetworkPolicies do together: they deny its pods what none of their rules accepts.
 type Counter struct {
 	Policy    policy.Ref
 	Direction policy.Direction
@@ -20,7 +20,7 @@ func (c Counter) Labels() []string {
 	return []string{c.Policy.Kind, c.Policy.Namespace, c.Policy.Name, c.Direction.String()}
 }
 
-// counters are what the flows of verdicts count.
+// counters are the counts of the flows of verdicts.
 type counters struct {
 	of   map[openflow.Key]Counter
 	seen map[openflow.Key]uint64 // packets, when they were last counted
@@ -30,9 +30,9 @@ func newCounters() counters {
 	return counters{of: map[openflow.Key]Counter{}, seen: map[openflow.Key]uint64{}}
 }
 
-// Count returns, for each Counter that there is, how many packets more the flows of the switch have taken since it was
-// called last: of an accepted connection the first one, of a denied one all. packets are those of the switch's flows of
-// verdicts; a flow that was replaced begins anew.
+// Count returns, for each existing Counter, how many packets the switch's flows have matched since the last call: the
+// first of an accepted connection, all of a denied one. packets are the counts of the switch's flows of verdicts; a
+// flow that was replaced starts at 0.
 func (r *Rules) Count(packets map[openflow.Key]uint64) map[Counter]uint64 {
 	out := map[Counter]uint64{}
 	for key, c := range r.verdicts.of {
@@ -46,7 +46,7 @@ func (r *Rules) Count(packets map[openflow.Key]uint64) map[Counter]uint64 {
 	return out
 }
 
-// countFlows takes note of which flows are counted for a compiler's flow, in place of those that there were.
+// countFlows records which flows are counted for a compiler's flow, in place of the previous ones.
 func (r *Rules) countFlows(m compile.Match, f *compile.Flow, flows []openflow.Flow) {
 	if m.Kind != compile.Rule && m.Kind != compile.Whole && m.Kind != compile.Isolated {
 		return

@@ -14,21 +14,21 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// verdicts are what is made known of what rules decide: counted, and logged if it denies.
+// verdicts is how decisions of rules are reported: all are counted, and denials are logged.
 type verdicts struct {
 	counters
 	which string // PolicyLogNone, PolicyLogAnnotated or PolicyLogAll
-	heard bool   // somebody takes denied packets
-	// logged are the numbers of the pods whose denied packets are looked at.
+	heard bool   // there is a receiver of denied packets
+	// logged are the numbers of the pods whose denied packets are logged.
 	logged map[policy.PodKey]uint32
-	// shown: what flows deny goes to the tables Denied, as there are pods in logged.
+	// shown: flows send the packets that they deny to the tables Denied, as there are pods in logged.
 	shown bool
 }
 
-// LogDenied says of whose pods denied packets shall be logged: a value of the config's policyLogDenied.
+// LogDenied sets for which pods denied packets are logged: a value of the config's policyLogDenied.
 func (r *Rules) LogDenied(which string) { r.verdicts.which = which }
 
-// LogsDenied reports whether denied packets of any pod shall be logged.
+// LogsDenied reports whether denied packets of any pod are to be logged.
 func (r *Rules) LogsDenied() bool {
 	for key, p := range r.pods {
 		if r.logs(key, p) {
@@ -38,7 +38,7 @@ func (r *Rules) LogsDenied() bool {
 	return false
 }
 
-// Hear says whether somebody takes denied packets: otherwise none is looked at. It returns the units that differ.
+// Hear sets whether there is a receiver of denied packets: otherwise none is logged. It returns the units that differ.
 func (r *Rules) Hear(is bool) map[uint32]openflow.Unit {
 	if r.verdicts.heard == is || !r.known {
 		return nil
@@ -53,11 +53,11 @@ func (r *Rules) logs(key policy.PodKey, p *pod) bool {
 		r.verdicts.which == api.PolicyLogAnnotated && r.namespaces[key.Namespace].LogDenied)
 }
 
-// logKey is for what shows the agent a pod's denied packets.
+// logKey is the key of the flows that pass a pod's denied packets to the agent.
 type logKey policy.PodKey
 
-// logDenied has the switch show the denied packets of those pods that log them, and of no others. What is denied stays
-// so: a flow that denies drops packets, or sends them to a table that does.
+// logDenied makes the switch pass on the denied packets of those pods that log them, and of no others. They are denied
+// all the same: a flow that denies drops packets, or sends them to a table that does.
 func (r *Rules) logDenied() {
 	v := &r.verdicts
 	for key := range v.logged {
@@ -90,7 +90,7 @@ func (r *Rules) putVerdict(f compile.Flow) {
 	r.put(f.Match, r.visible(f, flowsOf(f, number)))
 }
 
-// visible has flows that deny, if any pod logs that, send what they take to the table that drops it.
+// visible makes flows that deny, if any pod logs that, send packets to the table that drops them.
 func (r *Rules) visible(f compile.Flow, flows []openflow.Flow) []openflow.Flow {
 	if r.verdicts.shown && f.Verdict == policy.Deny && f.Kind != compile.Closed {
 		for i := range flows {
@@ -100,8 +100,8 @@ func (r *Rules) visible(f compile.Flow, flows []openflow.Flow) []openflow.Flow {
 	return flows
 }
 
-// Denied returns what connection a denied packet was to begin, as the pod sees it that it was denied to; ok is false if
-// that pod does not log it.
+// Denied returns the connection that a denied packet was to begin, as seen from the pod whose policies deny it; ok is
+// false if that pod does not log it.
 func (r *Rules) Denied(p denied.Packet) (c compile.Connection, ok bool) {
 	for key, number := range r.verdicts.logged {
 		if number == p.Judged {

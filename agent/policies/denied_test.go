@@ -33,8 +33,8 @@ func loggingWorld(t *testing.T) *world {
 		"policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": 80}]}]}`), lock)
 }
 
-// Only flows that deny change with the log, and to nothing but a table that drops: every other flow is the same, bit by
-// bit, and what comes is for the pods that log.
+// With the log, only flows that deny change, and only to send to a table that drops: every other flow is exactly the
+// same, and new flows are for the pods that log.
 func TestLogChangesOnlyWhatDenies(t *testing.T) {
 	w := loggingWorld(t)
 	w.LogDenied(api.PolicyLogAnnotated)
@@ -96,8 +96,8 @@ func gotoOf(f openflow.Flow) uint8 {
 	return uint8(to)
 }
 
-// A packet is one of the pod that it was judged for. One that the rules accept by now says so, and those of pods that
-// do not log are of no pod.
+// A packet belongs to the pod for which it was judged. One that the rules now accept is reported so, and those of pods
+// that do not log belong to no pod.
 func TestDeniedPacketsOfPods(t *testing.T) {
 	w := loggingWorld(t)
 	w.LogDenied(api.PolicyLogAll)

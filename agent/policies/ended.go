@@ -12,29 +12,29 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// endedFor is how long packets of an ended connection are dropped: for 924 s Linux's TCP sends again what has no answer
+// endedFor is how long packets of an ended connection are dropped: Linux's TCP retransmits unanswered data for 924 s
 // (tcp_retries2, ip-sysctl), and then gives up.
 const endedFor = 16 * time.Minute
 
-// connKey is for what ends a connection, the first packet of which went from one address to another. Two segments may
+// connKey is the key of the flows that end a connection; from and to are those of its first packet. Two segments may
 // use the same addresses, so the conntrack zone is part of it.
 type connKey struct {
-	pod      policy.PodKey // that may not have it
+	pod      policy.PodKey // that may not have this connection
 	zone     uint16
 	protocol uint8
 	from, to netip.AddrPort
 }
 
-// lasts reports whether conntrack keeps c, as it has no ports.
+// lasts reports whether c stays in conntrack, as it has no ports.
 func (c connKey) lasts() bool { return c.from.Port() == 0 && c.to.Port() == 0 }
 
-// End returns those connections of a conntrack zone that the rules of pods here forbid; it may forget them then. Their
-// packets are dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection
-// does not say who opened it, and those of the end that was connected to would be taken for a connection of its own.
+// End returns those connections of a conntrack zone that the rules of pods here deny; they may then be removed from
+// conntrack. Their packets are dropped for some time, as long as the rules do not change: a packet in the middle of a
+// removed connection does not show who opened it, and those of the server would count as a connection of its own.
 //
-// What has no ports is not forgotten: Open vSwitch does not have all datapaths forget it. Its packets keep conntrack's
-// entry alive, so those that go the way of the first are dropped until the rules allow them, or the entry has gone
-// (Seen).
+// Connections without ports are not removed: Open vSwitch cannot do that in all datapaths. Their packets keep the
+// conntrack entry alive, so those in the direction of the first are dropped until the rules allow them, or the entry is
+// gone (Seen).
 func (r *Rules) End(zone uint16, all []vswitchd.Connection, now time.Time) (forbidden []vswitchd.Connection) {
 	here := r.owners(zone)
 	for _, c := range all {
@@ -57,7 +57,7 @@ func (r *Rules) End(zone uint16, all []vswitchd.Connection, now time.Time) (forb
 	return forbidden
 }
 
-// owners are the pods in a zone, by their addresses.
+// owners are the pods in a zone, by address.
 func (r *Rules) owners(zone uint16) map[netip.Addr][]policy.PodKey {
 	out := map[netip.Addr][]policy.PodKey{}
 	for key, p := range r.pods {
@@ -86,7 +86,7 @@ func (r *Rules) end(key connKey, now time.Time) {
 	}
 }
 
-// Adopt takes, of the flows that the switch has, those of connections that an earlier agent has ended.
+// Adopt takes over those of the switch's flows that drop connections which an earlier agent has ended.
 func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	for _, f := range flows {
 		protocol, from, to, ok := policing.EndedAs(f)
@@ -104,8 +104,8 @@ func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	}
 }
 
-// Outlived reports whether connections have been dropped for so long that it has to be seen whether conntrack still has
-// them.
+// Outlived reports whether connections have been dropped for so long that it is time to check whether conntrack still
+// has them.
 func (r *Rules) Outlived(now time.Time) bool {
 	for key, until := range r.ended {
 		if key.lasts() && now.After(until) {
@@ -115,8 +115,8 @@ func (r *Rules) Outlived(now time.Time) bool {
 	return false
 }
 
-// Seen is called when all connections that there were from some time on were handed to End: what conntrack does not
-// have any more need not be dropped, as its next packet is judged.
+// Seen is called when all connections that have existed since from were passed to End: those that conntrack no longer
+// has need not be dropped, as their next packet is judged.
 func (r *Rules) Seen(from time.Time) {
 	for key, until := range r.ended {
 		if key.lasts() && until.Before(from.Add(endedFor)) {
@@ -126,7 +126,7 @@ func (r *Rules) Seen(from time.Time) {
 	}
 }
 
-// lift lets packets through of ended connections that are allowed again, or given up.
+// lift stops dropping packets of ended connections that are allowed again, or whose time is over.
 func (r *Rules) lift(now time.Time) {
 	for key, until := range r.ended {
 		if !r.forbids(key) || now.After(until) && !key.lasts() {
@@ -136,8 +136,8 @@ func (r *Rules) lift(now time.Time) {
 	}
 }
 
-// forbids reports whether the rules of c's pod forbid the connection, or all but those from the node, as it is closed
-// or nothing is known of it.
+// forbids reports whether the rules of c's pod deny the connection, or the pod is closed to all but its node, as
+// nothing is known about it.
 func (r *Rules) forbids(c connKey) bool {
 	p := r.pods[c.pod]
 	if p == nil || len(p.diverted) == 0 {

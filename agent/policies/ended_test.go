@@ -19,8 +19,8 @@ func connection(from, to string) vswitchd.Connection {
 	return vswitchd.Connection{Protocol: 6, From: netip.MustParseAddrPort(from), To: netip.MustParseAddrPort(to)}
 }
 
-// A connection that both of its ends forbid stays ended, whichever of them is asked first, and so it does after a
-// restart of the agent.
+// A connection that both of its ends deny stays ended, whichever of them is evaluated first, even after a restart of
+// the agent.
 func TestEndedByBothEnds(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
 	w.update()
@@ -49,7 +49,7 @@ func TestEndedByBothEnds(t *testing.T) {
 	}
 }
 
-// Of two segments with the same addresses, one's connections are not ended for what is forbidden in the other.
+// If two segments use the same addresses, connections in one are not ended for what is denied in the other.
 func TestEndedInOneSegment(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "nothing", nothing))
 	twin := tables.Pod{Port: flowtest.PodY, MAC: flowtest.MAC(t, "0a:00:00:00:00:0e"), Bridged: true, VLAN: 20,
@@ -68,8 +68,8 @@ func TestEndedInOneSegment(t *testing.T) {
 	}
 }
 
-// Of a pod that is closed, as nothing is known of it yet, or that of its name before, no connection goes on but those
-// of the node. They are let through again when it is known that they are allowed.
+// No connections of a closed pod, about which nothing is known yet, continue, except those of its node. They pass again
+// when it is known that they are allowed.
 func TestEndedByClosedPods(t *testing.T) {
 	for name, before := range map[string]any{"nothing is known": nil,
 		"of another UID": &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "a"}, UID: "before", Local: true}} {
@@ -95,8 +95,8 @@ func TestEndedByClosedPods(t *testing.T) {
 	}
 }
 
-// What has no ports is dropped as long as the rules forbid it and conntrack has it, also after a restart of the agent,
-// and its answers are not.
+// Connections without ports are dropped as long as the rules deny them and conntrack has them, even after a restart of
+// the agent; their answers are not.
 func TestEndedWithoutPorts(t *testing.T) {
 	for protocol, addrs := range map[uint8][2]string{47: {"10.10.0.3:0", "10.10.0.4:0"},
 		58: {"[fd00:10::3]:0", "[fd00:10::4]:0"}} {
@@ -132,8 +132,8 @@ func TestEndedWithoutPorts(t *testing.T) {
 	}
 }
 
-// It is seen from time to time whether conntrack still has what it was not made to forget. What it has not is not
-// dropped any more.
+// It is checked from time to time whether conntrack still has the connections that were not removed. Those that are
+// gone are no longer dropped.
 func TestEndedUntilConntrackForgets(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`))
 	w.update()
@@ -157,7 +157,7 @@ func TestEndedUntilConntrackForgets(t *testing.T) {
 	}
 }
 
-// A bridged pod is the same to policies under the address of its link.
+// Policies identify a bridged pod by its link-local address, too.
 func TestLinkLocalAddresses(t *testing.T) {
 	const v, x = "fe80::800:ff:fe00:c", "fe80::800:ff:fe00:d"
 	o := flowtest.Node(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// What the rules of one end know of a packet does not count for the other end's: both name the peers that are friends,
-// and only one end is a friend.
+// The classification of a packet by the rules of one end does not count for the other end's: both select peers that are
+// friends, and only one end is a friend.
 func TestEndsAreJudgedApart(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Priorities in the tables of tiers; policing.Twice takes the next lower ones, too. So each of compile.Ranks has four.
+// Priorities in the tables of tiers; policing.Twice uses the next lower ones, too. So each of compile.Ranks has four.
 const (
 	prioClosed   = 65535
 	prioFirst    = 65000
@@ -18,7 +18,7 @@ const (
 	prioMember   = 2
 )
 
-// direction is d as the tables know it.
+// direction converts d for the tables.
 func direction(d policy.Direction) policing.Direction {
 	if d == policy.Egress {
 		return policing.Egress
@@ -26,8 +26,8 @@ func direction(d policy.Direction) policing.Direction {
 	return policing.Ingress
 }
 
-// flowsOf returns the flows that a compiler's flow is on the switch, unless it is of an address (ofPeer); pod is the
-// number of its pod.
+// flowsOf returns the switch's flows for a compiler's flow, unless it is that of an address (ofPeer); pod is the number
+// of its pod.
 func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 	d := direction(f.Direction)
 	out := openflow.Flow{Kind: openflow.KindPolicy, Table: d.Tier(uint8(f.Tier)), Priority: priority(f.Match)}
@@ -59,7 +59,7 @@ func ofPeer(direct policy.Direction, address netip.Prefix, class uint32) openflo
 		out.Match.EtherType = openflow.IPv4
 	}
 	switch {
-	case address.Bits() == 0: // the switch lists a match of no bits as none, and would not have it as it was sent
+	case address.Bits() == 0: // the switch lists a match on no bits as no match, which would differ from what was sent
 	case direct == policy.Egress:
 		out.Match.Dst = address
 	default:
@@ -68,7 +68,7 @@ func ofPeer(direct policy.Direction, address netip.Prefix, class uint32) openflo
 	return out
 }
 
-// ofTier returns the flows of a rule as its tier has them. Those of NetworkPolicies only accept.
+// ofTier returns the flows of a rule for its tier. Those of NetworkPolicies only accept.
 func ofTier(t policy.Tier, flows ...openflow.Flow) []openflow.Flow {
 	if t == policy.NetworkPolicy {
 		return flows
@@ -117,7 +117,7 @@ func verdict(v policy.Verdict, d policing.Direction, table uint8) []openflow.Act
 	return nil
 }
 
-// closed are the flows of a pod whose labels are not known yet.
+// closed are the flows of a pod with unknown labels.
 func closed(key policy.PodKey) []compile.Flow {
 	var out []compile.Flow
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {

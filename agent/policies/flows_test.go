@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// The switch lists the flows of policies as they were sent, those of a block of all addresses as well: a resync where
-// nobody has changed anything finds nothing.
+// The switch lists the flows of policies as they were sent, even those of a block of all addresses: a resync without
+// external changes finds no differences.
 func TestResyncFindsNothing(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {"matchLabels": {"app": "judged"}},
 		"policyTypes": ["Ingress", "Egress"],
@@ -21,7 +21,7 @@ func TestResyncFindsNothing(t *testing.T) {
 	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
 	s.SetPolicies(w.Units(), true)
 	flowtest.Sync(t, s, w.base())
-	for range 2 { // what one has put right wrongly, the next does again
+	for range 2 { // what one has repaired wrongly, the next repairs again
 		s.Resync()
 		if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{}) {
 			t.Errorf("a resync found %+v", got)
@@ -29,7 +29,7 @@ func TestResyncFindsNothing(t *testing.T) {
 	}
 }
 
-// The flows of one rule never have a priority of another's, whose order would be lost then.
+// The flows of one rule never have a priority of another rule, as the order of the rules would be lost.
 func TestPriorities(t *testing.T) {
 	taken := map[uint16]uint32{}
 	for rank := range uint32(compile.Ranks) {

@@ -16,9 +16,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An error about a connection passes as egress of the pod that has the connection, as its client, through a Service
-// and as its server, and of no other: with the addresses of another pod's connection, which the same zone has, any pod
-// could send what it likes to who is at its other end.
+// An ICMP error about a connection passes as egress of the pod that has the connection, as its client, through a
+// Service and as its server, and of no other pod: with the addresses of another pod's connection in the same zone, any
+// pod could send anything to the other end.
 func TestErrorsAboutConnectionsOfOthers(t *testing.T) {
 	const out = `{"podSelector": {"matchLabels": {"app": "friend"}}, "policyTypes": ["Egress"], "egress": [{}]}`
 	const web = `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": ["Egress", "Ingress"],
@@ -90,7 +90,7 @@ func (n wireNode) passes(what, from string, packet []byte, want bool) {
 
 var portCounts = regexp.MustCompile(`(?s)port +(\d+): rx pkts=(\d+),.*?tx pkts=(\d+),`)
 
-// counts are how many packets a port has received, and how many have left by any.
+// counts are how many packets a port has received, and how many have left through any port.
 func (n wireNode) counts(port uint32) (received, left int) {
 	for _, m := range portCounts.FindAllStringSubmatch(n.o.Ofctl("dump-ports", "br-int"), -1) {
 		out, _ := strconv.Atoi(m[3])
@@ -108,7 +108,7 @@ func udpPacket(from, to string, src, dst uint16) []byte {
 	return ipPacket(from, to, 17, append(b, 0, 12, 0, 0, 'd', 'a', 't', 'a'), 6)
 }
 
-// errorAbout is an ICMP message to who has sent a packet: its port is not open.
+// errorAbout is an ICMP message to the sender of a packet: its port is not open.
 func errorAbout(from string, packet []byte) []byte {
 	kind, protocol, at, size := []byte{3, 3}, byte(1), 12, 4
 	if packet[0]>>4 == 6 {

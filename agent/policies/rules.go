@@ -1,5 +1,5 @@
-// Package policies keeps what the switch has for policies up to date, by key: package policy/compile says which rules
-// apply to the node's pods, and this package makes flows of them, with those that send the packets of a pod to be
+// Package policies keeps the switch's flows of policies up to date, by key: package policy/compile determines which
+// rules apply to the node's pods, and this package makes flows of them, including those that send a pod's packets to be
 // judged. It has no client and no switch.
 package policies
 
@@ -27,7 +27,8 @@ type Rules struct {
 	source   *feed.Objects
 	compiler *compile.Compiler
 	known    bool // all objects have been read
-	// own are the pods, as the API has them, that the compiler has otherwise or not at all; namespaces are the API's.
+	// own are the pods, as in the API, that the compiler has in another form or not at all; namespaces are those of the
+	// API.
 	own        map[policy.PodKey]*policy.Pod
 	namespaces map[string]policy.Namespace
 	place      Place
@@ -38,11 +39,11 @@ type Rules struct {
 	tightened  bool                  // what Tightened returns
 	ended      map[connKey]time.Time // until when
 	verdicts   verdicts
-	since      time.Time // when the first change was handed over that the last Update has taken
+	since      time.Time // when the first of the changes in the last Update was handed over
 	units
 }
 
-// pod is one with ports on this node.
+// pod is a pod with ports on this node.
 type pod struct {
 	number uint32
 	ports  []Port
@@ -52,19 +53,19 @@ type pod struct {
 	diverted []string
 }
 
-// Place is what of the node the flows depend on.
+// Place is the state of the node that the flows depend on.
 type Place struct {
 	Ports []Port
-	// Node are the addresses under which the node's own processes reach its pods.
+	// Node are the source addresses with which the node's own processes reach its pods.
 	Node []netip.Addr
 	// Services: Open vSwitch translates ClusterIPs.
 	Services bool
 }
 
-// Port is one of a pod on the bridge.
+// Port is a port of a pod on the bridge.
 type Port struct {
 	Pod    policy.PodKey
-	UID    string // the pod's, as its kubelet says; may be empty
+	UID    string // the pod's, as kubelet passed it; may be empty
 	HostIf string
 	At     tables.Pod
 }
@@ -74,7 +75,7 @@ func (p Port) equal(q Port) bool {
 		p.At.Bridged == q.At.Bridged && p.At.VLAN == q.At.VLAN && slices.Equal(p.At.Addrs, q.At.Addrs)
 }
 
-// nobody is the number of pods that nothing is known of: no flow of a tier lets their packets go on.
+// nobody is the number of pods about which nothing is known: no flow of a tier lets their packets pass.
 const nobody = 1
 
 // NewRules returns Rules that know nothing yet.
@@ -88,14 +89,14 @@ func NewRules(source *feed.Objects) *Rules {
 // Known reports whether all objects have been read: until then it is not known what applies to any pod.
 func (r *Rules) Known() bool { return r.known }
 
-// Read reports whether the next Update knows all objects.
+// Read reports whether the next Update has all objects.
 func (r *Rules) Read() bool { return r.known || r.source.Read() }
 
-// Units are all that there are.
+// Units are all units.
 func (r *Rules) Units() map[uint32]openflow.Unit { return r.units.all() }
 
-// Update takes the objects that have changed, and where the node's pods are now, nil for where they were. It returns
-// the units that differ; one without flows is gone.
+// Update takes the changed objects and the current ports of the node's pods; nil means that these are unchanged. It
+// returns the units that differ; one without flows is removed.
 func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	objects, since, known := r.source.Take()
 	r.since = since
@@ -116,32 +117,31 @@ func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	for key := range r.dirty {
 		r.divert(key)
 	}
-	r.dirty = map[policy.PodKey]struct{}{} // it has had all pods of the cluster
+	r.dirty = map[policy.PodKey]struct{}{} // it contained all pods of the cluster
 	r.logDenied()
 	r.lift(now)
 	return r.changed()
 }
 
-// Since is when the first of the changes of objects was handed over that Update has taken last; zero for none.
+// Since is when the first of the object changes in the last Update was handed over; zero for none.
 func (r *Rules) Since() time.Time { return r.since }
 
-// Tightened reports whether, by what has changed since it was called last, connections may be open that the rules
-// forbid.
+// Tightened reports whether, because of changes since the last call, connections may be open that the rules deny.
 func (r *Rules) Tightened() bool {
 	is := r.tightened
 	r.tightened = false
 	return is
 }
 
-// Problems are sentences about what is not understood of policies that have changed since it was called last, or does
-// not fit into flows.
+// Problems are sentences about what in policies that changed since the last call is not understood, or does not fit
+// into flows.
 func (r *Rules) Problems() []string {
 	out := append(r.problems, r.compiler.Problems()...)
 	r.problems = nil
 	return out
 }
 
-// take stores what an object has become.
+// take stores the new state of an object.
 func (r *Rules) take(key feed.Key, v any) {
 	switch o := v.(type) {
 	case *policy.Pod:
@@ -172,7 +172,7 @@ func (r *Rules) gone(key feed.Key) {
 		r.goneFrom(policy.PodKey{Namespace: namespace, Name: name})
 	case feed.Namespace:
 		delete(r.namespaces, name)
-		if r.source.Complete { // it has the label that every namespace has
+		if r.source.Complete { // it still has the label that every namespace has
 			r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(policy.PodKey{Namespace: name})))
 		} else {
 			r.compiler.DeleteNamespace(name)
@@ -184,7 +184,7 @@ func (r *Rules) gone(key feed.Key) {
 	}
 }
 
-// move takes the ports that there are now.
+// move takes the current ports.
 func (r *Rules) move(now Place) {
 	all := now.Services != r.place.Services
 	if all || !slices.Equal(now.Node, r.place.Node) || !r.has(sharedKey) {
@@ -194,7 +194,7 @@ func (r *Rules) move(now Place) {
 	r.place = now
 	ports := map[policy.PodKey][]Port{}
 	for _, p := range now.Ports {
-		if p.Pod.Name != "" { // what is no pod of Kubernetes is selected by no policy
+		if p.Pod.Name != "" { // no policy selects what is not a Kubernetes pod
 			ports[p.Pod] = append(ports[p.Pod], p)
 		}
 	}
@@ -215,8 +215,8 @@ func (r *Rules) move(now Place) {
 	}
 }
 
-// number returns one for a pod that no other has. It is made from the pod's name, so that an agent that starts computes
-// those that the switch has.
+// number returns a number for a pod that no other has. It is derived from the pod's name, so that a starting agent
+// computes the same numbers as the switch has.
 func (r *Rules) number(key policy.PodKey) uint32 {
 	sum := sha256.Sum256([]byte(key.String()))
 	n := binary.BigEndian.Uint32(sum[:])
@@ -238,7 +238,7 @@ func (r *Rules) object(key policy.PodKey) *policy.Pod {
 	return nil
 }
 
-// goneFrom takes note that the API has no pod of that name any more.
+// goneFrom notes that the API no longer has a pod of that name.
 func (r *Rules) goneFrom(key policy.PodKey) {
 	delete(r.own, key)
 	if r.object(key) != nil {
@@ -247,7 +247,7 @@ func (r *Rules) goneFrom(key policy.PodKey) {
 	r.dirty[key] = struct{}{}
 }
 
-// setPod tells the compiler what a pod is, and keeps its object if the compiler does not.
+// setPod passes a pod to the compiler, and keeps its object if the compiler does not.
 func (r *Rules) setPod(key policy.PodKey) {
 	o := r.object(key)
 	if is := r.seenAs(key, o); is == nil {
@@ -262,7 +262,7 @@ func (r *Rules) setPod(key policy.PodKey) {
 	}
 }
 
-// seenAs returns what policies take a pod for that the API has as o; nil for none.
+// seenAs returns what policies take a pod for whose API object is o; nil for none.
 func (r *Rules) seenAs(key policy.PodKey, o *policy.Pod) *policy.Pod {
 	p := r.pods[key]
 	if p == nil || len(p.ports) == 0 {
@@ -280,7 +280,7 @@ func (r *Rules) seenAs(key policy.PodKey, o *policy.Pod) *policy.Pod {
 	}
 	r.setClosed(key, p, false)
 	if o != nil && !slices.ContainsFunc(p.ports, r.owned) {
-		// The pod of that name here has gone, or is not in the API yet; one of another node may be a peer.
+		// The pod of that name on this node is gone, or not in the API yet; one of another node may be a peer.
 		if o.Local {
 			return nil
 		}
@@ -323,7 +323,7 @@ func (r *Rules) setClosed(key policy.PodKey, p *pod, is bool) {
 	}
 }
 
-// compile takes the changes of rules. Pods that any flow matches now, or none any more, become dirty.
+// compile takes the changes of rules. Pods that become matched by a flow, or by none, become dirty.
 func (r *Rules) compile() {
 	changes := r.compiler.Changes()
 	r.tightened = r.tightened || changes.Forbids
@@ -361,14 +361,14 @@ func (r *Rules) count(m compile.Match, n int) {
 	}
 }
 
-// owned reports whether a port is the pod's that the API has under that name, as far as is known. A StatefulSet's pod
-// that is replaced may have a port here before the API's watch says so, and other labels.
+// owned reports whether a port belongs, as far as is known, to the pod that the API has under that name. The
+// replacement of a StatefulSet's pod may have a port here, and other labels, before the API's watch shows it.
 func (r *Rules) owned(port Port) bool {
 	o := r.object(port.Pod)
 	return o == nil || r.source.Complete || o.Is(port.UID)
 }
 
-// divert has the packets of a pod judged if a rule applies to it, or closes it, and forgets pods that are gone.
+// divert sends a pod's packets to be judged if a rule applies to it, or closes it, and drops pods that are gone.
 func (r *Rules) divert(key policy.PodKey) {
 	p := r.pods[key]
 	if p == nil {
@@ -383,7 +383,7 @@ func (r *Rules) divert(key policy.PodKey) {
 		case p.flows == 0 && !p.closed:
 			continue
 		}
-		// Such a port was not judged, or as that of another pod.
+		// The packets of such a port were not judged, or as those of another pod.
 		r.tightened = r.tightened || number == nobody || !slices.Contains(p.diverted, port.HostIf)
 		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: number}.Flows(r.place.Services))
 		now = append(now, port.HostIf)
@@ -401,7 +401,7 @@ func (r *Rules) divert(key policy.PodKey) {
 	}
 }
 
-// passes are the flows by which packets of a pod that is judged get past the tier NetworkPolicy, if it is not isolated.
+// passes are the flows by which packets of a judged pod pass the tier NetworkPolicy if it is not isolated.
 func (r *Rules) passes(key policy.PodKey, p *pod) (out []openflow.Flow) {
 	if len(p.diverted) == 0 || p.closed {
 		return nil
@@ -416,7 +416,7 @@ func (r *Rules) passes(key policy.PodKey, p *pod) (out []openflow.Flow) {
 	return out
 }
 
-// Zones are those of the connections of pods that are judged.
+// Zones are the conntrack zones of judged pods.
 func (r *Rules) Zones() []uint16 {
 	zones := map[uint16]bool{}
 	for _, p := range r.pods {

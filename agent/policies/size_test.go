@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// peerBytes is the most that is kept for a pod of another node which is a peer in both directions.
+// peerBytes is the most that is kept for a pod of another node that is a peer in both directions.
 const peerBytes = 450
 
 // A cluster has many pods, and each agent keeps what its policies need of each of them.
@@ -42,7 +42,7 @@ func TestPeersSize(t *testing.T) {
 	runtime.KeepAlive(pods)
 }
 
-// The flows of each peer are made whenever they are sent, or the list of the switch's flows is compared.
+// The flows of each peer are computed whenever they are sent, or compared with the list of the switch's flows.
 func TestPeersAllocate(t *testing.T) {
 	const most = 5 // of both directions: the flows, and for each its actions and what these set
 	p := peerUnit{address: netip.MustParsePrefix("10.20.0.1/32"), says: [2]peerFlow{{7, true, false}, {8, true, false}}}

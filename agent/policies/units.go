@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// units are flows by what they are for: a compile.Match, a portKey, a passKey, a connKey, or sharedKey. Each has a
-// number in this process. Those of peers, of which there are many, are kept as what they are made of.
+// units are flows by key: a compile.Match, a portKey, a passKey, a connKey, or sharedKey. Each has a number in this
+// process. Those of peers, which are many, are kept in a compact form.
 type units struct {
 	ids     map[any]uint32
 	last    uint32
@@ -23,7 +23,7 @@ type units struct {
 // portKey is the name of a port.
 type portKey string
 
-// peerUnit is what the flows of an address or network say, of both directions. It is not changed.
+// peerUnit is the content of the flows of an address or network, for both directions. It is never changed.
 type peerUnit struct {
 	id      uint32
 	address netip.Prefix
@@ -36,10 +36,10 @@ type peerFlow struct {
 	flow, guards bool
 }
 
-// passKey is for what lets a pod's packets pass the tier NetworkPolicy.
+// passKey is the key of the flows that let a pod's packets pass the tier NetworkPolicy.
 type passKey policy.PodKey
 
-// sharedKey is for what all rules share.
+// sharedKey is the key of the flows that all rules share.
 const sharedKey portKey = ""
 
 func newUnits() units {
@@ -59,7 +59,7 @@ func (u *units) all() map[uint32]openflow.Unit {
 
 func (u *units) has(key any) bool { return u.ids[key] != 0 }
 
-// put stores flows, or forgets what there was.
+// put stores flows, or removes the unit if there are none.
 func (u *units) put(key any, flows []openflow.Flow) {
 	id := u.ids[key]
 	switch {
@@ -83,7 +83,7 @@ func (u *units) next() uint32 {
 	return u.last
 }
 
-// putPeer stores what the flow of an address says.
+// putPeer stores the content of the flow of an address.
 func (u *units) putPeer(f compile.Flow) {
 	u.setPeer(f.Match, peerFlow{f.Set, true, f.Guards})
 }
@@ -109,7 +109,7 @@ func (u *units) setPeer(m compile.Match, says peerFlow) {
 	}
 }
 
-// unit makes the flows, which are not kept.
+// unit computes the flows, which are not kept.
 func (p *peerUnit) unit() openflow.Unit {
 	flows := make([]openflow.Flow, 0, len(p.says))
 	for d, says := range p.says {
@@ -123,7 +123,7 @@ func (p *peerUnit) unit() openflow.Unit {
 	return openflow.Unit{Flows: flows}
 }
 
-// changed returns what differs since it was called last.
+// changed returns the units that differ since the last call.
 func (u *units) changed() map[uint32]openflow.Unit {
 	out := u.pending
 	u.pending = map[uint32]openflow.Unit{}

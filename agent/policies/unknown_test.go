@@ -46,13 +46,13 @@ func TestServedWithoutPolicies(t *testing.T) {
 	}
 }
 
-// What closes a pod goes with the pod, so that the next one of its name is judged by the rules again.
+// The flows that close a pod are removed with it, so that the next one of its name is judged by the rules.
 func TestClosedPodThatGoes(t *testing.T) {
 	w := newWorld(t)
 	key, all := w.place.Ports[0].Pod, w.place
 	unread := NewRules(feed.New())
 	unread.Update(&all, time.Unix(0, 0))
-	unread.Unknown(nil) // the switch serves nobody
+	unread.Unknown(nil) // the switch serves no pods
 	closed := closed(key)[0].Match
 	if !unread.has(closed) {
 		t.Fatal("a pod is not closed that nothing is known of")

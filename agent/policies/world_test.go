@@ -45,7 +45,7 @@ func testPods() []testPod {
 
 func (p testPod) mac() string { return fmt.Sprintf("0a:00:00:00:00:%02x", p.port) }
 
-// world is a node with the pods, and Rules that know them.
+// world is a node with the pods, and Rules that have them.
 type world struct {
 	*Rules
 	source *feed.Objects
@@ -95,7 +95,7 @@ func (w *world) allFlows() (out []openflow.Flow) {
 	return out
 }
 
-// base are the flows of the node but those of policies.
+// base are the node's flows except those of policies.
 func (w *world) base() []openflow.Flow {
 	shared := clusterip.Flows(w.view, clusterip.Services{CIDRs: flowtest.Prefixes(services)})
 	return append(tables.Pipeline(w.view), shared...)
@@ -109,14 +109,14 @@ func networkPolicy(t testing.TB, name, spec string) policy.Policy {
 	return p
 }
 
-// testPacket is one in the syntax of ofproto/trace, and where it comes from and goes to.
+// testPacket is a packet in the syntax of ofproto/trace, with its origin and destination.
 type testPacket struct {
 	text     string
 	from, to netip.Addr
 	port     uint16
 }
 
-// testPackets are those of TCP that pods and the world outside send to each other, where the network takes them.
+// testPackets are the TCP packets that pods and the outside send to each other, where the network carries them.
 func testPackets() []testPacket {
 	const outside4, outside6, near4, near6 = "203.0.113.9", "2001:db8::9", "10.10.1.9", "fd00:10:0:1::9"
 	var out []testPacket
@@ -163,7 +163,7 @@ func (w *world) ends(zone uint16, c vswitchd.Connection) bool {
 	return len(w.End(zone, []vswitchd.Connection{c}, time.Unix(0, 0))) == 1
 }
 
-// forbids reports whether the rules of an end forbid a packet.
+// forbids reports whether the rules of an end deny a packet.
 func (w *world) forbids(p testPacket) bool {
 	for key, pod := range w.pods {
 		for _, at := range pod.ports {
@@ -184,7 +184,7 @@ func (w *world) forbids(p testPacket) bool {
 	return false
 }
 
-// passes reports whether the last datapath actions of a trace are others than drop.
+// passes reports whether the last datapath actions of a trace are not drop.
 func passes(report string) bool {
 	return !strings.HasSuffix(strings.TrimSpace(report), "Datapath actions: drop")
 }

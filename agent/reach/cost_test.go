@@ -19,10 +19,10 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// manyNodes is for how many nodes the cost is limited: to that many packets a second, and bytes of memory.
+// manyNodes is the number of nodes for which the cost is limited: to that many packets a second, and bytes of memory.
 const manyNodes, mostPackets, mostMemory = 5000, 5, 1 << 20
 
-// large is one agent of a cluster of manyNodes, and the other ends, as far as it hears of them.
+// large is one agent in a cluster of manyNodes, and the other ends as seen by it.
 type large struct {
 	*talk
 	silent      bool // no other end is heard
@@ -82,7 +82,7 @@ type blind struct{}
 
 func (blind) end() (api.ReachTap, bool) { return api.ReachTap{}, false }
 
-// answered is a socket to an end that sends a packet for each that it hears.
+// answered is a socket to an end that sends a packet for each that it receives.
 type answered struct {
 	*large
 	to netip.Addr
@@ -109,16 +109,16 @@ func (l *large) hears(addr netip.Addr) *pure.Link {
 	return l.others[addr]
 }
 
-// says has the end of that address send a packet.
+// says makes the end of that address send a packet.
 func (l *large) says(addr netip.Addr, asks bool) {
 	p := l.hears(addr).Next(time.Now())
 	p.From, p.To, p.Asks, p.MTU = pure.NameHash(l.ends[addr]), pure.NameHash(l.NodeName), asks, 1450
-	if len(l.kept) < mostHeard { // as a kernel's queue that is full
+	if len(l.kept) < mostHeard { // like a full kernel queue
 		l.kept = append(l.kept, heard{addr, p, time.Now()})
 	}
 }
 
-// run has the agent's own loop run for a time of synctest's clock.
+// run runs the agent's own loop for a time of synctest's clock.
 func (l *large) run(d time.Duration, meanwhile func(second int)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -133,10 +133,10 @@ func (l *large) run(d time.Duration, meanwhile func(second int)) {
 	sent := len(l.sent)
 	cancel()
 	<-ended
-	l.sent = l.sent[:sent] // without those that tell that it stops
+	l.sent = l.sent[:sent] // without those that announce that it stops
 }
 
-// mostIn is how many packets were sent at most in any time of that length.
+// mostIn is the largest number of packets that were sent in any period of that length.
 func (l *large) mostIn(d time.Duration) (most int) {
 	first := 0
 	for last, at := range l.sent {
@@ -148,8 +148,8 @@ func (l *large) mostIn(d time.Duration) (most int) {
 	return most
 }
 
-// Of 5,000 nodes none sends more than 5 packets a second, whatever the others do. While all is well it reports no
-// fault, of which an Event would be made.
+// In a cluster of 5,000 nodes, none sends more than 5 packets a second, whatever the others do. While all is well, it
+// reports no fault, which would cause an Event.
 func TestPacketsOfManyNodes(t *testing.T) {
 	const period = 10 * time.Minute
 	peers := largePeers()
@@ -184,7 +184,7 @@ func TestPacketsOfManyNodes(t *testing.T) {
 					}
 				})
 				n, most := len(l.sent), l.mostIn(10*time.Second)
-				t.Logf("%d packets in %s, at most %d in 10 s; %d nodes asked at last", n, period, most, len(l.queue))
+				t.Logf("%d packets in %s, at most %d in 10 s; %d nodes probed at the end", n, period, most, len(l.queue))
 				if seconds := int(period / time.Second); n < c.least*seconds || most > 10*mostPackets {
 					t.Errorf("%d packets in %s, and %d in 10 s: want at least %d, and at most %d", n, period, most, c.least*seconds,
 						10*mostPackets)
@@ -201,7 +201,7 @@ func TestPacketsOfManyNodes(t *testing.T) {
 	}
 }
 
-// What an agent keeps to probe is little beside the Nodes that it knows anyway.
+// The memory that an agent needs to probe is small compared with the Nodes that it has anyway.
 func TestMemoryOfManyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peers := largePeers()
@@ -228,8 +228,8 @@ func inUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkManyNodes is the CPU of a second in a cluster of 5,000 nodes while all is well, but for what the kernel does
-// to send and receive: 1,000 CPU-us/s are 0.1 % of a core. The other ends' part is in it. "again" has the nodes
+// BenchmarkManyNodes is the CPU time per second in a cluster of 5,000 nodes while all is well, without the kernel's
+// work to send and receive: 1,000 CPU-us/s are 0.1 % of a core. It includes the other ends' part. "again" has the nodes
 // computed again every 15 seconds, as by a resync, "once" never.
 func BenchmarkManyNodes(b *testing.B) {
 	const period = 10 * time.Minute

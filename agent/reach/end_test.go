@@ -56,7 +56,7 @@ func proberOf(podCIDRs ...string) *Prober {
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 }
 
-// Where a pod has the end's address of one family, that of the other is not kept from pods.
+// If a pod has the end's address of one family, that of the other remains available to pods.
 func TestEndTakesAllAddressesOrNone(t *testing.T) {
 	four, six := netip.MustParseAddr("10.77.1.254"), netip.MustParseAddr("fd77::fffe")
 	pods := &leased{taken: six}
@@ -69,7 +69,7 @@ func TestEndTakesAllAddressesOrNone(t *testing.T) {
 	}
 }
 
-// A podCIDR without an address to spare makes no end, and the report says so.
+// A podCIDR without a spare address gets no end, and the report says so.
 func TestSmallPodCIDRMakesNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, pods := proberOf("10.77.1.0/24", "fd77::/125"), &leased{}
@@ -82,7 +82,7 @@ func TestSmallPodCIDRMakesNoEnd(t *testing.T) {
 	})
 }
 
-// An end that cannot be made sure of is used on for half a minute: as long what is known of other nodes is kept.
+// An end that cannot be ensured stays in use for half a minute: for this time, what is known about other nodes is kept.
 func TestEndIsUnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := proberOf("10.77.1.0/29"), time.Now()

@@ -15,22 +15,22 @@ import (
 
 const (
 	etherLen, typeAt, tagLen = 14, 12, 4
-	// deepestOuter is where at most the addresses of a frame's first header begin: behind two VLAN tags, in IPv4. Those
-	// inside a tunnel begin later.
+	// deepestOuter is the largest offset of the addresses of a frame's first IP header: behind two VLAN tags, in IPv4.
+	// Those inside a tunnel begin later.
 	deepestOuter = 34
-	// Where the addresses begin in a header, and how many bytes they are: RFC 791, RFC 8200. No options are expected.
+	// Offset and length of the addresses in a header, in bytes: RFC 791, RFC 8200. No options are expected.
 	addrs4At, addrs4Len, addrs6At, addrs6Len = 12, 8, 8, 32
-	// The length of a header of UDP, and where in it the length and the checksum are (RFC 768).
+	// The length of a UDP header, and the offsets of its length and checksum (RFC 768).
 	udpLen, udpLenAt, udpSumAt = 8, 4, 6
 )
 
-// header is where an IP header has its addresses, in a frame.
+// header is the position of an IP header in a frame.
 type header struct {
 	at   int
 	ipv6 bool
 }
 
-// udp is where the transport's header begins.
+// udp is the offset of the transport header.
 func (h header) udp() int {
 	if h.ipv6 {
 		return h.at + addrs6Len
@@ -38,7 +38,7 @@ func (h header) udp() int {
 	return h.at + addrs4Len
 }
 
-// protocol is the header's, 0 if the frame ends before.
+// protocol is the header's protocol number; 0 if the frame ends before it.
 func (h header) protocol(frame []byte) byte {
 	at := h.at - 3
 	if h.ipv6 {
@@ -50,14 +50,14 @@ func (h header) protocol(frame []byte) byte {
 	return frame[at]
 }
 
-// packet is one of the path in a frame: inner has the ends' addresses, and outer is the frame's first header, which is
-// the same without a tunnel.
+// packet is a packet of the path in a frame: inner has the ends' addresses, and outer is the frame's first IP header,
+// which is the same without a tunnel.
 type packet struct {
 	capture.Frame
 	inner, outer header
 }
 
-// packet finds a packet of the path in a frame: in a tunnel if they are tunnelled, else not.
+// packet finds a packet of the path in a frame, inside a tunnel if the path is tunnelled.
 func (l *look) packet(f capture.Frame, from, to netip.Addr) (packet, bool) {
 	i := bytes.Index(f.Data, slices.Concat(from.AsSlice(), to.AsSlice()))
 	if i < etherLen || (i > deepestOuter) != l.way.tunnelled {
@@ -87,8 +87,8 @@ func (p packet) outerSource() netip.Addr {
 	return a
 }
 
-// sum says whether the packet's checksums of UDP are right, its own and the tunnel's; empty: it has none, or it cannot
-// be told, as of those of which not the whole was captured.
+// sum says whether the packet's UDP checksums are right, its own and the tunnel's; empty: it has none, or that is
+// unknown, as of packets that were not captured whole.
 func (p packet) sum() api.Checksums {
 	if p.Unsummed {
 		return api.ChecksumsOffloaded
@@ -103,7 +103,7 @@ func (p packet) sum() api.Checksums {
 	return inner
 }
 
-// checksum checks a header's of UDP (RFC 768, RFC 8200 section 8.1).
+// checksum checks a UDP checksum (RFC 768, RFC 8200 section 8.1).
 func checksum(frame []byte, h header) api.Checksums {
 	at := h.udp()
 	if h.protocol(frame) != unix.IPPROTO_UDP || len(frame) < at+udpLen {
@@ -114,7 +114,7 @@ func checksum(frame []byte, h header) api.Checksums {
 		return ""
 	}
 	sum := uint32(unix.IPPROTO_UDP + length)
-	for i := h.at; i < at+length; i += 2 { // the addresses are just before
+	for i := h.at; i < at+length; i += 2 { // the addresses are directly before it
 		sum += uint32(frame[i]) << 8
 		if i+1 < at+length {
 			sum += uint32(frame[i+1])
@@ -147,7 +147,7 @@ func (s sums) plus(t sums) sums {
 	return sums{s.right + t.right, s.wrong + t.wrong, s.offloaded + t.offloaded}
 }
 
-// all is what is so of all packets; empty: nothing is.
+// all is the state that all packets have in common; empty: none.
 func (s sums) all() api.Checksums {
 	switch n := s.right + s.wrong + s.offloaded; {
 	case n == 0:

@@ -12,7 +12,7 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// inFrame puts an IP packet of UDP with a right checksum behind an Ethernet header.
+// inFrame puts an IP packet of UDP with a correct checksum behind an Ethernet header.
 func inFrame(from, to netip.Addr, port uint16, payload []byte) []byte {
 	udp := slices.Concat([]byte{0xc0, 0x01}, binary.BigEndian.AppendUint16(nil, port),
 		binary.BigEndian.AppendUint16(nil, uint16(8+len(payload))), []byte{0, 0}, payload)
@@ -35,14 +35,14 @@ func inFrame(from, to netip.Addr, port uint16, payload []byte) []byte {
 	return slices.Concat(head, from.AsSlice(), to.AsSlice(), udp)
 }
 
-// framed is a packet of a path, in a frame with tags of VLANs and, if there are nodes, in a tunnel.
+// framed is a packet of a path, in a frame with VLAN tags and, if there are nodes, in a tunnel.
 type framed struct {
 	ends, nodes [2]netip.Addr
 	tags        int
 	payload     int
 }
 
-// data is the frame, and where its checksums are, from the first.
+// data is the frame, and the offsets of its checksums, in order.
 func (f framed) data() (data []byte, sums []int) {
 	data = inFrame(f.ends[0], f.ends[1], pure.Port, slices.Repeat([]byte{0xa7}, f.payload))
 	inner := len(data)
@@ -121,7 +121,7 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// What is said of all packets is so of all.
+// A state reported for all packets is that of each.
 func TestSums(t *testing.T) {
 	for _, c := range []struct {
 		sums

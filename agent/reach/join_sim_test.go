@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// side is what fairleadctl would get of a node about another.
+// side is what fairleadctl would get from a node about another.
 func (s *simulated) side(peer *simulated) pure.Side {
 	side := pure.Side{Node: s.NodeName}
 	if s.dead || s.hung {
@@ -28,7 +28,7 @@ func (s *simulated) side(peer *simulated) pure.Side {
 	return side
 }
 
-// ways is what both ends know of a pair of nodes: "state cause node" from a to b, and from b to a.
+// ways is what both ends know about a pair of nodes: "state cause node" from a to b, and from b to a.
 func (w *world) ways(a, b *simulated) (out []string, ways []pure.Way) {
 	ways = pure.Join(a.side(b), b.side(a))
 	for _, way := range ways {
@@ -37,8 +37,8 @@ func (w *world) ways(a, b *simulated) (out []string, ways []pure.Way) {
 	return out, ways
 }
 
-// Both ends together know each fault of the way between them: in which direction, why, and at which node. Each is tried
-// from both ends; a cause that is wrong is worse than none.
+// Both ends together identify each fault of the path between them: its direction, cause and node. Each is tried from
+// both ends; a wrong cause is worse than none.
 func TestBothEndsKnowTheFault(t *testing.T) {
 	only := func(x, y int, full bool) func(from, to *simulated, isFull bool) bool {
 		return func(from, to *simulated, isFull bool) bool {
@@ -86,7 +86,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 		{name: "full-size packets dropped by node00", passes: only(0, 1, true), place: at(atSender),
 			there: "narrow dropped node00", back: works},
 		{name: "the underlay between", passes: both(false), pings: both(false), there: "fails underlay ", back: "fails underlay "},
-		{name: "node01 drops what comes", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
+		{name: "node01 drops what arrives", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
 			return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
 		}, there: "fails firewall node01", back: works},
 		{name: "node00 drops what leaves", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
@@ -96,7 +96,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 			rule := map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0]
 			return rule, rule
 		}, there: "fails firewall node01", back: "fails firewall node01"},
-		{name: "node01 drops what comes, something else the rest", passes: both(false),
+		{name: "node01 drops what arrives, something else the rest", passes: both(false),
 			drops: func(at, peer *simulated) (string, string) {
 				return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
 			}, there: "fails firewall node01", back: "fails between "},
@@ -145,7 +145,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 	}
 }
 
-// While a fault begins and ends, and agents restart, no direction that works is said to fail.
+// While a fault begins and ends, and agents restart, no working direction is reported as failing.
 func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
 	w := newWorld(3)
 	a, b := w.nodes[0], w.nodes[1]
@@ -173,14 +173,14 @@ func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
 	b.restart()
 	watch("it is back", time.Minute, no)
 	w.passes = func(from, to *simulated, _ bool) bool { return from != a || to != b }
-	watch("from a to b nothing comes", time.Minute, back)
+	watch("from a to b nothing arrives", time.Minute, back)
 	a.restart()
 	watch("the other's agent restarts", time.Minute, back)
 	w.passes = always
 	watch("it passes again", time.Minute, back)
 }
 
-// Nodes that do not probe each other do so by request, from either side, and both ways are known soon after.
+// Nodes that do not probe each other do so on request, from either side, and both directions are known soon after.
 func TestRequest(t *testing.T) {
 	w := newWorld(60)
 	w.run(61 * time.Second)
@@ -220,7 +220,7 @@ func TestRequest(t *testing.T) {
 	w.passes = always
 	w.run(3 * time.Minute)
 	if len(a.requests(w.now)) > 0 || len(a.queue) > 13 {
-		t.Errorf("minutes later %d nodes are asked", len(a.queue))
+		t.Errorf("minutes later %d nodes are probed", len(a.queue))
 	}
 	for n := range 10 {
 		if err := a.Request(w.nodes[10+n].NodeName, w.now); (err == nil) != (n < mostRequested) {

@@ -25,34 +25,34 @@ import (
 )
 
 const (
-	// evidenceAge is how old evidence may get while a path does not work. Each time that it is the same it may get twice
-	// as old, up to mostAge: a node may be off for days.
+	// evidenceAge is how old evidence may get while a path does not work. Each time that it is unchanged, that limit
+	// doubles, up to mostAge: a node may be off for days.
 	evidenceAge, mostAge = 3 * time.Second, 2 * time.Minute
-	// rulesAge is how old nftables' rules may get.
+	// rulesAge is how old the nftables rules that were read may get.
 	rulesAge = 15 * time.Second
 	// atOnce is how many paths are examined at once.
 	atOnce = 4
-	// echoWait is how long an answer to a ping is waited for, and echoSize the length of a small one, in bytes.
+	// echoWait is how long to wait for the answer to a ping, and echoSize the length of a small one, in bytes.
 	echoWait = time.Second
 	echoSize = 84
 )
 
-// watch is what is known of a path beside its packets.
+// watch is what is known about a path in addition to its packets.
 type watch struct {
 	evidence pure.Evidence
-	at       time.Time // when the evidence began to be collected
+	at       time.Time // when collecting the evidence began
 	age      time.Duration
-	judged   pure.State // what was known of the path then
+	judged   pure.State // what was known about the path then
 	host     pure.Host
 	verdict  pure.Verdict
-	told     pure.State    // what was known of the path when the verdict was new
+	told     pure.State    // what was known about the path when the verdict was new
 	weighed  pure.Evidence // of the verdict
-	lacking  time.Time     // since when this node has no tunnel, or no Open vSwitch
-	broken   time.Time     // since when verdict is of a broken path
-	well     time.Time     // since when both directions work
-	vague    time.Time     // since when the cause that was told is not found any more
-	doubted  time.Time     // since when a fault is not told because the evidence is old
-	deaf     time.Time     // until when none of several nodes was heard
+	lacking  time.Time     // since when this node has had no tunnel, or no Open vSwitch
+	broken   time.Time     // since when the verdict has been that the path is broken
+	well     time.Time     // since when both directions have worked
+	vague    time.Time     // since when the reported cause has no longer been found
+	doubted  time.Time     // since when a fault has not been reported because the evidence is old
+	deaf     time.Time     // until when none of several nodes were heard
 }
 
 // examined is the evidence about a path.
@@ -61,13 +61,13 @@ type examined struct {
 	pure.Evidence
 }
 
-// look judges all paths, publishes what is found, and has those examined that do not work.
+// look judges all paths, publishes the findings, and has paths that do not work examined.
 func (t *talk) look(ctx context.Context, now time.Time) {
 	var doubtful []path
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
 		t.peers[p].dropOld(s)
-		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
+		// From the first missing packets on: it should be noticed even if a node is down only for a short while.
 		if (t.peers[p].Late(now) || s.Doubtful()) && t.peers[p].due(s, now) {
 			doubtful = append(doubtful, p)
 		}
@@ -87,14 +87,14 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	go func() { t.done <- t.examine(ctx, s, doubtful) }()
 }
 
-// dropOld forgets evidence that was being collected while packets of the path still came: it is of before the fault.
+// dropOld drops evidence that was being collected while packets of the path still arrived: it is from before the fault.
 func (p *peer) dropOld(s pure.State) {
 	if s.From == pure.Fails && p.at.Before(p.Since()) {
 		p.evidence, p.at = pure.Evidence{}, time.Time{}
 	}
 }
 
-// due reports whether evidence has to be collected, in any case where the path fails in another way than it did.
+// due reports whether evidence has to be collected, which is always so if the path fails in a new way.
 func (w *watch) due(s pure.State, now time.Time) bool {
 	age := w.age
 	if s.From != w.judged.From || s.To != w.judged.To || s.Away != w.judged.Away {
@@ -103,7 +103,7 @@ func (w *watch) due(s pure.State, now time.Time) bool {
 	return now.Sub(w.at) > max(age, evidenceAge)
 }
 
-// count counts the nodes that are asked.
+// count counts the nodes that are probed.
 func (t *talk) count(now time.Time) pure.Counts {
 	asked, heard, pinged, silent := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
@@ -136,7 +136,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Runs = p.word.Runs(&p.Link, now)
 	e.Tap = p.looked.seen
 	if e.Tap.Unheld != "" && t.hears(wayOf(t.Board.Load(), to).to.Is4(), now) {
-		e.Tap.Unheld = "" // something translates it on the way, for all
+		e.Tap.Unheld = "" // something on the path translates it, for all
 	}
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
@@ -165,14 +165,14 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		p.told = e.State
 	}
 	t.log(to, before, now)
-	if e.State.Works() { // what was seen is of another time
+	if e.State.Works() { // what was seen is outdated
 		p.watch = watch{verdict: p.verdict, told: p.told, lacking: p.lacking, broken: p.broken, well: p.well}
 		e = pure.Evidence{State: e.State}
 	}
 	p.weighed = e
 }
 
-// hears reports whether packets arrive that come by IPv4, or IPv6, from any other node.
+// hears reports whether packets arrive over IPv4, or IPv6, from any other node.
 func (t *talk) hears(ipv4 bool, now time.Time) bool {
 	return slices.ContainsFunc(t.queue, func(q path) bool {
 		from := t.peers[q].State(now).From
@@ -180,7 +180,7 @@ func (t *talk) hears(ipv4 bool, now time.Time) bool {
 	})
 }
 
-// log logs a fault that is new or another, and one that is over.
+// log logs a new or changed fault, and one that is resolved.
 func (t *talk) log(to path, before pure.Verdict, now time.Time) {
 	p := t.peers[to]
 	switch {
@@ -194,8 +194,8 @@ func (t *talk) log(to path, before pure.Verdict, now time.Time) {
 	}
 }
 
-// confirmed reports whether what a new fault is judged by is of now, and has it collected again if it is not: a node
-// that comes back is ready, by the API server's word, before it is pinged again.
+// confirmed reports whether the evidence for a new fault is current, and has it collected again if it is not: the API
+// server reports a returning node as ready before it is pinged again.
 func (p *peer) confirmed(now time.Time) bool {
 	switch {
 	case p.doubted.IsZero():
@@ -207,14 +207,14 @@ func (p *peer) confirmed(now time.Time) bool {
 	return false
 }
 
-// mends reports whether this end hears others again since less time than it takes a path to fail. Those that are still
-// silent have no fault of their own: paths mend one after the other.
+// mends reports whether this end has heard other nodes again for less time than it takes a path to fail. Those that are
+// still silent have no fault of their own: paths recover one after the other.
 func (p *peer) mends(now time.Time) bool {
 	return p.verdict.Cause == pure.CauseNotFound && now.Sub(p.deaf) < p.Silence()
 }
 
-// lacks says why this node cannot send on the path. It is no cause while it is so for less time than it takes a path to
-// fail: Open vSwitch is restarted, and what is not heard meanwhile may be down.
+// lacks says why this node cannot send on the path. That counts as a cause only when it lasts as long as it takes a
+// path to fail: while Open vSwitch restarts, nodes that are not heard may be down.
 func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why string, brief bool) {
 	switch {
 	case s.OVSDown != nil:
@@ -231,11 +231,11 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 	return why, now.Sub(p.lacking) < p.Silence()
 }
 
-// hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
-// packet comes now and then, and for longer none, which is no other fault before it has lasted. Of one that is heard
-// again it is not known at once whether the other direction is well.
-// For as long it keeps a cause that was found out, where it is known no more: paths mend one after the other. What says
-// that a direction fails is not kept where it works, nor that nothing at all is heard where something is.
+// hold keeps a finding until the path has worked for as long as it takes to fail: on a path that loses nearly all
+// packets, one arrives now and then, and a longer gap is not another fault before it has lasted. When a path is heard
+// again, it is not known at once whether the other direction works. For the same time it keeps a cause that was found,
+// even if it is no longer known: paths recover one after the other. A verdict that a direction fails is not kept once
+// that direction works, nor one that nothing at all is heard once something is.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	well := s.Works()
 	wellFor := lasts(&p.well, well, now)
@@ -250,7 +250,7 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 	return v
 }
 
-// lasts is for how long something has been so, since at.
+// lasts is for how long something has been true, since at.
 func lasts(at *time.Time, is bool, now time.Time) time.Duration {
 	switch {
 	case !is:
@@ -261,12 +261,12 @@ func lasts(at *time.Time, is bool, now time.Time) time.Duration {
 	return now.Sub(*at)
 }
 
-// states are the worst last. Those from lossy on are of a path that is broken.
+// states are in order, the worst last. From lossy on, the path is broken.
 func states() []string { return []string{"reached", "unknown", "away", "lossy", "narrow", "broken"} }
 
-// tell publishes what was found.
+// tell publishes the findings.
 func (t *talk) tell(now time.Time) {
-	nodes := map[string]int{} // the worst of the paths to each, in states
+	nodes := map[string]int{} // the worst state of the paths to each, as an index of states
 	r := api.AgentReach{Problem: t.problem}
 	for _, to := range t.queue {
 		p := t.peers[to]
@@ -303,7 +303,7 @@ func (t *talk) tell(now time.Time) {
 	t.publish(r)
 }
 
-// path is what is published of it.
+// path is what is published about p.
 func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
 	e, tunnel := p.weighed, ""
 	if e.Tunnel != "" {
@@ -314,7 +314,7 @@ func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
 		Tap: e.Tap}
 }
 
-// examined takes in evidence. Whether a node answers is about all paths to it.
+// examined records evidence. Whether a node answers applies to all paths to it.
 func (t *talk) examined(found []examined, now time.Time) {
 	began := t.busy
 	t.busy = time.Time{}
@@ -322,7 +322,7 @@ func (t *talk) examined(found []examined, now time.Time) {
 		for q, p := range t.peers {
 			if q == f.path {
 				if p.evidence.Echo != f.Echo && !p.at.IsZero() {
-					p.forget(p.of) // what was seen while the other node was up or down says nothing now
+					p.forget(p.of) // what was seen before the other node went down or came up is no longer valid
 				}
 				if p.age = min(2*max(p.age, evidenceAge), mostAge); p.evidence != f.Evidence || p.at.IsZero() {
 					p.age = evidenceAge
@@ -341,7 +341,7 @@ type examiner struct {
 	cfg   api.AgentConfig
 	netns string // of this node's end
 	rules firewall.Ruleset
-	known bool // that these are the rules
+	known bool // the rules were read
 	read  time.Time
 }
 
@@ -380,7 +380,7 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 	return out
 }
 
-// noCarrier is the interface if it is up and has no carrier. br-uplink loses it with its NIC.
+// noCarrier is the interface's name if it is up and has no carrier. br-uplink loses carrier with its NIC.
 func noCarrier(ifName string) string {
 	l, err := netlink.LinkByName(ifName)
 	if err != nil || l.Attrs().RawFlags&unix.IFF_UP == 0 || l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0 {
@@ -389,7 +389,7 @@ func noCarrier(ifName string) string {
 	return ifName
 }
 
-// noGateway are the default gateways by an interface that do not answer, as far as could be seen.
+// noGateway are the default gateways on an interface that, as far as could be seen, do not answer.
 func noGateway(ctx context.Context, ifName string) string {
 	silent, err := gateways.Silent(ctx, ifName, echoWait)
 	if err != nil {
@@ -398,7 +398,7 @@ func noGateway(ctx context.Context, ifName string) string {
 	return silent
 }
 
-// carriedBy is what a firewall sees of a tunnel.
+// carriedBy is the protocol of a tunnel as a firewall sees it.
 func carriedBy(t nat.Tunnel) string {
 	if t.Port == 0 {
 		return "IP protocol " + t.Protocol
@@ -406,10 +406,10 @@ func carriedBy(t nat.Tunnel) string {
 	return fmt.Sprintf("%s port %d", t.Protocol, t.Port)
 }
 
-// way is how packets of a path are sent.
+// way describes how packets of a path are sent.
 type way struct {
-	to        netip.Addr // the node's own address; invalid: it is not known
-	size      int        // of full-size packets of pods there, in bytes
+	to        netip.Addr // the node's own address; invalid: unknown
+	size      int        // of full-size packets to pods there, in bytes
 	tunnelled bool
 	gateway   netip.Addr // of the pods there
 }
@@ -429,7 +429,7 @@ func wayOf(s *status.Status, p path) way {
 			w.to, w.size, w.tunnelled = c.Via, s.PodMTU, false
 		}
 	}
-	if !w.to.IsValid() && s.Snapshot != nil { // it is beyond routers
+	if !w.to.IsValid() && s.Snapshot != nil { // it is behind routers
 		w.to, _ = s.Snapshot.Nodes[p.node].TunnelAddr(p.addr.Is4())
 	}
 	return w
@@ -448,7 +448,7 @@ func (e *examiner) pingAsPod(ctx context.Context, to netip.Addr) pure.Answer {
 	return answer
 }
 
-// ping asks one address.
+// ping pings one address.
 func ping(ctx context.Context, to netip.Addr, size int) pure.Answer {
 	if wire.Echo(ctx, to, size, echoWait) == nil {
 		return pure.Answered
@@ -459,7 +459,7 @@ func ping(ctx context.Context, to netip.Addr, size int) pure.Answer {
 	return pure.NotHeard
 }
 
-// ruleset is what nftables has, where the tunnel's packets meet it.
+// ruleset reads the nftables rules in the network namespace of the tunnel's packets.
 func ruleset(ctx context.Context, cfg api.AgentConfig) (firewall.Ruleset, bool) {
 	if !desired.Tunnels(cfg) || cfg.OVSDatapathType == api.DatapathNetdev {
 		return firewall.Ruleset{}, false
@@ -471,7 +471,7 @@ func ruleset(ctx context.Context, cfg api.AgentConfig) (firewall.Ruleset, bool) 
 	return rules, err == nil
 }
 
-// drops are what drops the tunnel's packets from a node and to it.
+// drops are the rules that drop the tunnel's packets from a node and to it.
 func drops(rules firewall.Ruleset, cfg api.AgentConfig, s *status.Status, peer netip.Addr) (in, out string) {
 	from, to, ok := firewall.TunnelPackets(nat.TunnelOf(cfg.TunnelType, cfg.TunnelPort), s.Transport.Name, peer)
 	if !ok {

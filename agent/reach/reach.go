@@ -1,7 +1,7 @@
-// Package reach probes the paths of pods to other nodes. Which, and what follows from the answers, package
-// diagnose/reach says. It makes this node's end: a network namespace that is attached as a pod is, by what attaches
-// pods, so that its port, flows and address are kept up as theirs. What is ours is recognised by name: the network
-// namespace "fairlead-reach" of ip-netns(8), and the attachment of that container ID.
+// Package reach probes the paths between pods of this node and of other nodes. Package diagnose/reach decides which
+// nodes to probe, and what follows from the answers. It creates this node's end: a network namespace that is attached
+// like a pod, by the same code, so that its port, flows and address are maintained like theirs. Fairlead's end is
+// recognised by name: the network namespace "fairlead-reach" of ip-netns(8), and the attachment of that container ID.
 //
 // Nothing here decides whether the node serves pods.
 package reach
@@ -29,7 +29,7 @@ import (
 // ifName is the end's interface.
 const ifName = "eth0"
 
-// mostRequested is how many nodes are probed by request at once, and requestLasts for how long each.
+// mostRequested is how many nodes are probed on request at once, and requestLasts for how long each.
 const mostRequested, requestLasts = 4, time.Minute
 
 // ensureEvery is how often the end is compared with what it should be, and unsureFor for how long that may fail.
@@ -51,17 +51,17 @@ type Parts struct {
 	NodeName string
 	Board    *status.Board
 	Metrics  *status.Metrics
-	// Interval is how often a node is asked.
+	// Interval is how often a node is probed.
 	Interval time.Duration
 	Log      logr.Logger
 }
 
-// Prober asks other nodes' ends, and says what is wrong.
+// Prober probes other nodes' ends, and reports what is wrong.
 type Prober struct {
 	Parts
 	mu     sync.Mutex
 	report api.AgentReach
-	// requested has until when a node is probed because someone on this node wants to know.
+	// requested has the nodes that are probed on request, and until when.
 	requested map[string]time.Time
 }
 
@@ -69,11 +69,11 @@ type Prober struct {
 func New(p Parts) *Prober {
 	p.Log = p.Log.WithName("reach")
 	return &Prober{Parts: p, requested: map[string]time.Time{},
-		report: api.AgentReach{Problem: "the agent has not made its end yet"}}
+		report: api.AgentReach{Problem: "the agent has not created its end yet"}}
 }
 
-// Request has a node probed for a while, whoever is chosen otherwise. That node probes this one in turn, as long as it
-// hears it. How many packets are sent stays as it is.
+// Request has a node probed for a while, in addition to those that are chosen. That node probes this one in turn, as
+// long as it hears it. The number of packets sent does not change.
 func (p *Prober) Request(node string, now time.Time) error {
 	if p.Config.Reachability != api.ReachabilityProbe {
 		return errors.New("the agent does not probe other nodes (reachability: none)")
@@ -83,7 +83,7 @@ func (p *Prober) Request(node string, now time.Time) error {
 	case i < 0:
 		return fmt.Errorf("the agent does not forward packets to a node %s", node)
 	case peers[i].NoAgent != "":
-		return fmt.Errorf("node %s has no agent that could be asked: %s", node, peers[i].NoAgent)
+		return fmt.Errorf("node %s has no agent that could be probed: %s", node, peers[i].NoAgent)
 	case len(endsOf(peers[i])) == 0:
 		return fmt.Errorf("no podCIDR of node %s has an address to spare for it: each needs 16 addresses or more", node)
 	}
@@ -91,13 +91,13 @@ func (p *Prober) Request(node string, now time.Time) error {
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.requested, func(_ string, until time.Time) bool { return now.After(until) })
 	if _, again := p.requested[node]; !again && len(p.requested) >= mostRequested {
-		return fmt.Errorf("the agent probes %d nodes by request already: try again in %s", len(p.requested), requestLasts)
+		return fmt.Errorf("the agent already probes %d nodes on request: try again in %s", len(p.requested), requestLasts)
 	}
 	p.requested[node] = now.Add(requestLasts)
 	return nil
 }
 
-// requests are the nodes that are probed by request.
+// requests are the nodes that are probed on request.
 func (p *Prober) requests(now time.Time) (nodes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,7 @@ func (p *Prober) requests(now time.Time) (nodes []string) {
 	return nodes
 }
 
-// Report is what was found; nil: nothing is probed here, by the config.
+// Report returns the findings; nil if the config disables probing.
 func (p *Prober) Report() *api.AgentReach {
 	if p.Config.Reachability != api.ReachabilityProbe {
 		return nil
@@ -126,14 +126,14 @@ func (p *Prober) publish(r api.AgentReach) {
 	p.report = r
 }
 
-// Run keeps the end up and probes from it until ctx ends. The end stays: its kernel answers for the agent meanwhile.
-// Without probing in the config it removes the end that another agent has left.
+// Run maintains the end and probes from it until ctx ends. The end stays: its kernel answers while no agent runs. If
+// the config disables probing, it removes the end that another agent has left.
 func (p *Prober) Run(ctx context.Context, pods Pods) {
 	if p.Config.Reachability != api.ReachabilityProbe {
 		if removed, err := link.RemoveNetns(api.ReachEnd, false); err != nil {
-			p.Log.Error(err, "removing what probed other nodes")
+			p.Log.Error(err, "removing the end that probed other nodes")
 		} else if removed {
-			p.Log.Info("removed what probed other nodes: reachability is none")
+			p.Log.Info("removed the end that probed other nodes: reachability is none")
 		}
 		return
 	}
@@ -168,7 +168,7 @@ func (e end) equal(f end) bool {
 	return e.netns == f.netns && e.mtu == f.mtu && fmt.Sprint(e.addrs) == fmt.Sprint(f.addrs)
 }
 
-// ensure makes the end, or changes nothing where it is there as it should be.
+// ensure creates the end, or changes nothing if it exists as it should be.
 func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error) {
 	var wanted []netip.Addr
 	for _, c := range podCIDRs {
@@ -185,7 +185,7 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 	if err != nil {
 		return end{}, err
 	}
-	// A network of its own: a GC of the runtime, which does not know the end, is about another one.
+	// It has a network name of its own: a GC of the runtime, which does not know the end, is for another network.
 	request := cniserver.Request{ContainerID: api.ReachEnd, IfName: ifName, Netns: path, Network: api.ReachEnd}
 	for range 2 {
 		if err := reserve(pods, wanted); err != nil {
@@ -206,22 +206,22 @@ func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error
 			return end{}, fmt.Errorf("removing the end of an earlier podCIDR: %w", err)
 		}
 	}
-	return end{}, fmt.Errorf("the end has not the address %v", wanted)
+	return end{}, fmt.Errorf("the end does not have the address %v", wanted)
 }
 
 // reserve keeps the end's addresses, all or none.
 func reserve(pods Pods, wanted []netip.Addr) error {
 	for _, a := range wanted {
 		if err := pods.Reserve(a, api.ReachEnd, ifName); err != nil {
-			err = fmt.Errorf("the address that other nodes ask cannot be had, it is tried again: %w", err)
+			err = fmt.Errorf("the address that other nodes probe is not available, will retry: %w", err)
 			return errors.Join(err, pods.Release(api.ReachEnd, ifName))
 		}
 	}
 	return nil
 }
 
-// ensured returns when ctx ends, or the end is another than e, or has not been made sure of for long: while Open
-// vSwitch is down, what is known of other nodes is kept.
+// ensured returns when ctx ends, or the end is no longer e, or ensuring it has failed for long: while Open vSwitch is
+// down, what is known about other nodes is kept.
 func (p *Prober) ensured(ctx context.Context, pods Pods, e end) error {
 	last := time.Now()
 	for {
@@ -242,7 +242,7 @@ func (p *Prober) ensured(ctx context.Context, pods Pods, e end) error {
 	}
 }
 
-// probe probes from e until ctx ends, or the end has to be another.
+// probe probes from e until ctx ends, or another end is needed.
 func (p *Prober) probe(ctx context.Context, pods Pods, e end) error {
 	var ensuring sync.WaitGroup
 	defer ensuring.Wait()

@@ -26,7 +26,7 @@ import (
 // tick is the resolution of a world's clock.
 const tick = 100 * time.Millisecond
 
-// world is a cluster without a network: what agents send is handed over at once, or lost, on a clock of its own.
+// world is a cluster without a network: what agents send is delivered at once, or lost, on a clock of its own.
 type world struct {
 	now    time.Time
 	nodes  []*simulated
@@ -40,23 +40,23 @@ type world struct {
 	alone *simulated
 	// drops is what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
-	// loses says whether a family passes nothing; nil: none.
+	// loses says whether all packets of a family are lost; nil: none.
 	loses func(ipv4 bool) bool
-	// drains says whether packets from a source port are lost between the nodes; nil: none.
+	// drains says whether packets from a source port are lost between the nodes; nil: none are.
 	drains func(from, to *simulated, port uint16) bool
-	// place is where packets end that do not pass; nil: between the nodes.
+	// place is where lost packets are dropped; nil: between the nodes.
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
-	// spoils says whether a transfer fails where packets pass, and how; nil: none does.
+	// spoils says whether a transfer fails although packets pass, and how; nil: none does.
 	spoils  func(from, to *simulated) pure.Outcome
 	polices func(from, to *simulated) bool // transfers meet a rate limit
 	// transferred is how many transfers have begun.
 	transferred int
-	// told are all findings that any agent told, as "node peer cause", and how often its report had each.
+	// told are all findings that any agent reported, as "node peer cause", and how often its report had each.
 	told map[string]int
 }
 
-// place is where packets end that do not pass.
+// place is where lost packets are dropped.
 type place int
 
 const (
@@ -64,10 +64,10 @@ const (
 	atSender
 	atReceiver
 	translated // at the receiver, with another source address
-	unheld     // between, as the receiver has not the address of its Node
+	unheld     // between, as the receiver does not have the address of its Node
 )
 
-// simTap is a look at packets from at to peer, and from peer to at.
+// simTap is a capture of packets from at to peer, and from peer to at.
 type simTap struct {
 	world    *world
 	at, peer *simulated
@@ -89,7 +89,7 @@ func (t *simTap) end() (api.ReachTap, bool) {
 	return t.seen, true
 }
 
-// tapped has the looks of both ends see a packet.
+// tapped makes the captures of both ends see a packet.
 func (w *world) tapped(from, to *simulated, full, passes bool) {
 	place := between
 	if w.place != nil {
@@ -116,7 +116,7 @@ type simulated struct {
 	number    int
 	ahead     time.Duration // of its clock
 	dead      bool          // the agent does not run, and its kernel refuses
-	hung      bool          // it is stopped, and its kernel accepts what it does not read
+	hung      bool          // it is stopped, and its kernel queues packets
 	idle      bool          // it does not probe: it has no end, only the gateway of its pods
 	kept      []heard
 	looks     int
@@ -166,7 +166,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 
 func (s *simulated) restart() { s.start(s.NodeName, s.addrs, s.Board) }
 
-// wireless is a socket from one node to another.
+// wireless is a simulated socket from one node to another.
 type wireless struct {
 	from, to *simulated
 	ipv4     bool
@@ -189,7 +189,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case c.to.idle:
 	case c.to.dead:
 		c.refused = w.passes(c.to, c.from, false)
-	case len(c.to.kept) < 100: // its kernel keeps some
+	case len(c.to.kept) < 100: // its kernel queues some
 		i := slices.IndexFunc(c.from.addrs, func(a netip.Addr) bool { return a.Is4() == c.ipv4 })
 		c.to.kept = append(c.to.kept, heard{c.from.addrs[i], p, w.now})
 	}
@@ -199,7 +199,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 func (c *wireless) Refused() bool { return c.refused }
 func (c *wireless) Close() error  { return nil }
 
-// examine is the evidence that the world has.
+// examine returns the evidence that the world has.
 func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) []examined {
 	out := make([]examined, len(paths))
 	answer := func(to *simulated, full bool) pure.Answer {
@@ -237,7 +237,7 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 	return out
 }
 
-// run lets the time pass.
+// run lets time pass.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
 		for _, s := range w.nodes {
@@ -272,7 +272,7 @@ func (s *simulated) run(now time.Time) {
 	}
 }
 
-// wantNothingTold checks that no agent has told a fault.
+// wantNothingTold checks that no agent has reported a fault.
 func (w *world) wantNothingTold(t *testing.T, what string) {
 	t.Helper()
 	if len(w.told) > 0 {
@@ -291,7 +291,7 @@ func (s *simulated) wantCounted(t *testing.T, state string, want int) {
 	}
 }
 
-// Who has met once parts again, also where clocks differ, and nobody wonders about it.
+// Nodes that were partners for an epoch part again, even if clocks differ, without a fault being reported.
 func TestSampleStaysSmall(t *testing.T) {
 	w := newWorld(60)
 	for i, s := range w.nodes {
@@ -311,7 +311,7 @@ func TestSampleStaysSmall(t *testing.T) {
 	w.wantNothingTold(t, "an agent has restarted")
 }
 
-// A path that fails while two nodes are partners is followed until it is well, and then forgotten.
+// A path that fails while two nodes are partners is probed until it works, and then dropped.
 func TestFailedPartnerIsFollowed(t *testing.T) {
 	w := newWorld(60)
 	w.run(61 * time.Second) // past the beginning of an epoch
@@ -320,16 +320,16 @@ func TestFailedPartnerIsFollowed(t *testing.T) {
 	w.passes = func(from, to *simulated, _ bool) bool { return from.NodeName != partner || to != a }
 	w.run(5 * time.Minute)
 	if fs := a.report.Findings; len(fs) != 1 || fs[0].Node != partner {
-		t.Errorf("nothing comes from %s, and %s reports %+v", partner, a.NodeName, fs)
+		t.Errorf("nothing arrives from %s, and %s reports %+v", partner, a.NodeName, fs)
 	}
 	w.passes = always
 	w.run(time.Minute)
 	if len(a.report.Findings) > 0 || len(a.queue) > 13 {
-		t.Errorf("packets pass again: %+v, and %d are asked", a.report.Findings, len(a.queue))
+		t.Errorf("packets pass again: %+v, and %d are probed", a.report.Findings, len(a.queue))
 	}
 }
 
-// Nodes that send at different paces judge each other by the pace of the one that sends.
+// Nodes that send at different paces judge each other by the sender's pace.
 func TestPacesDiffer(t *testing.T) {
 	w := newWorld(30)
 	for i, s := range w.nodes {
@@ -341,7 +341,7 @@ func TestPacesDiffer(t *testing.T) {
 	w.wantNothingTold(t, "every third node is slow")
 }
 
-// What was seen of the underlay while packets still came says nothing of the time after, however late it is known.
+// Evidence from the time when packets still arrived says nothing about the time after, however late it is delivered.
 func TestEvidenceOfBeforeTheFault(t *testing.T) {
 	w := newWorld(2)
 	w.run(time.Minute)
@@ -351,17 +351,17 @@ func TestEvidenceOfBeforeTheFault(t *testing.T) {
 	none := func(_, _ *simulated, _ bool) bool { return false }
 	w.passes, w.pings = none, none
 	w.run(15 * time.Second)
-	s.busy = began // for as long it has been collected
+	s.busy = began // since then it has been collected
 	s.examined([]examined{{to, pure.Evidence{Echo: pure.Answered}}}, w.now)
 	for range 20 {
 		w.run(time.Second)
 		if p := s.report.Paths[0]; p.FromThere != string(pure.Fails) || p.Echo == string(pure.Answered) {
-			t.Fatalf("nothing comes, no ping is answered, and reported is %+v", p)
+			t.Fatalf("nothing arrives, no ping is answered, and reported is %+v", p)
 		}
 	}
 }
 
-// A node that is cut off says so; of the others those say so that ask it, and none once it is known to be down.
+// A node that is cut off reports that; so do the nodes that probe it, until it is known to be down.
 func TestCutOff(t *testing.T) {
 	w := newWorld(12)
 	w.run(time.Minute)
@@ -400,7 +400,7 @@ func TestCutOff(t *testing.T) {
 	w.wantNothingTold(t, "the node is back")
 }
 
-// A node that restarts so fast that nobody sees it down has the time of others to start its agent.
+// A node that restarts so fast that no other sees it down gets the same time to start its agent as others.
 func TestNodeRestartsUnseen(t *testing.T) { bothStacks(t, nodeRestartsUnseen) }
 
 func nodeRestartsUnseen(t *testing.T, newWorld func(n int) *world) {
@@ -421,7 +421,7 @@ func nodeRestartsUnseen(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A node that is down is none's fault, nor are several: those that the API server has as not ready.
+// Nodes that are down, and not ready according to the API server, are not reported as faults.
 func TestNodesAreDown(t *testing.T) { bothStacks(t, nodesAreDown) }
 
 func nodesAreDown(t *testing.T, newWorld func(n int) *world) {
@@ -444,7 +444,7 @@ func nodesAreDown(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "ten of twelve nodes are down")
 }
 
-// resolved is how often in half an hour a node has no finding any more.
+// resolved is how often in half an hour a node's findings end.
 func (w *world) resolved(s *simulated) (times int) {
 	had := false
 	for range 1800 {
@@ -458,7 +458,7 @@ func (w *world) resolved(s *simulated) (times int) {
 	return times
 }
 
-// Loss is told as loss with any share, not as an MTU, and does not come and go.
+// Any rate of loss is reported as loss, not as an MTU fault, and does not come and go.
 func TestLossIsNoMTU(t *testing.T) {
 	for _, share := range []float64{0.1, 0.2, 0.5, 0.8, 0.95} {
 		w := newWorld(2)
@@ -476,12 +476,12 @@ func TestLossIsNoMTU(t *testing.T) {
 			}
 		}
 		if len(w.told) == 0 || resolved > 12 || share >= 0.2 && resolved > 3 {
-			t.Errorf("%.0f%% loss: told %v, resolved %d times in half an hour", share*100, w.told, resolved)
+			t.Errorf("%.0f%% loss: reported %v, resolved %d times in half an hour", share*100, w.told, resolved)
 		}
 	}
 }
 
-// What passes but for full-size packets is an MTU where ping says so, too.
+// If everything but full-size packets passes, and ping confirms it, the fault is the MTU.
 func TestMTU(t *testing.T) {
 	for _, pingsToo := range []bool{true, false} {
 		w := newWorld(12)
@@ -493,17 +493,17 @@ func TestMTU(t *testing.T) {
 		want := map[bool]string{true: "mtu", false: "not-found"}[pingsToo]
 		for what := range w.told {
 			if !strings.HasSuffix(what, " "+want) {
-				t.Errorf("told %s, want %s", what, want)
+				t.Errorf("reported %s, want %s", what, want)
 			}
 		}
 		if len(w.told) < 80 {
-			t.Errorf("told only %v", w.told)
+			t.Errorf("reported only %v", w.told)
 		}
 		w.nodes[0].wantCounted(t, "narrow", len(w.nodes[0].report.Findings))
 	}
 }
 
-// A short outage, as of a switch that starts, is no loss.
+// A short outage, as of a restarting switch, is not loss.
 func TestOutage(t *testing.T) { bothStacks(t, outage) }
 
 func outage(t *testing.T, newWorld func(n int) *world) {
@@ -516,7 +516,7 @@ func outage(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "5 seconds")
 }
 
-// Where the tunnel is blocked between all nodes, none says that the fault is its own.
+// If the tunnel is blocked between all nodes, none reports that the fault is its own.
 func TestBlockedEverywhere(t *testing.T) {
 	w := newWorld(12)
 	w.run(time.Minute)
@@ -535,8 +535,8 @@ func TestBlockedEverywhere(t *testing.T) {
 	}
 }
 
-// When a fault of both directions is over, no other is told: the first packets that come again say that their senders
-// hear nothing, and of a partner since two minutes nothing was heard yet.
+// When a fault of both directions is over, no other is reported: the first packets say that their senders hear nothing,
+// and a partner of two minutes has not been heard yet.
 func TestFaultIsOver(t *testing.T) { bothStacks(t, faultIsOver) }
 
 func faultIsOver(t *testing.T, newWorld func(n int) *world) {
@@ -560,7 +560,7 @@ func faultIsOver(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// In a cluster with tunnels and direct paths what is wrong with the tunnel is no cause of what fails on others.
+// In a cluster with tunnels and direct paths, a fault of the tunnel is no cause of failures on other paths.
 func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	w := newWorld(3)
 	a := w.nodes[0]
@@ -590,7 +590,7 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	}
 }
 
-// A node that is off for long costs little.
+// A node that is off for a long time costs little.
 func TestNodeIsOffForLong(t *testing.T) {
 	w := newWorld(2)
 	w.run(time.Minute)
@@ -606,7 +606,7 @@ func TestNodeIsOffForLong(t *testing.T) {
 	}
 }
 
-// An agent that is dead or hangs is no broken path, however long, also if all others do.
+// An agent that is dead or hangs is not a broken path, however long it lasts, even if all others do.
 func TestAgentsAreAway(t *testing.T) { bothStacks(t, agentsAreAway) }
 
 func agentsAreAway(t *testing.T, newWorld func(n int) *world) {
@@ -616,7 +616,7 @@ func agentsAreAway(t *testing.T, newWorld func(n int) *world) {
 		s.dead, s.hung = i%2 == 0, i%2 == 1
 	}
 	w.run(10 * time.Minute)
-	w.wantNothingTold(t, "eleven agents are away")
+	w.wantNothingTold(t, "eleven agents do not run")
 	for _, s := range w.nodes[1:] {
 		s.dead, s.hung = false, false
 	}
@@ -636,7 +636,8 @@ func (s *simulated) publish(change func(nodes map[string]inputs.Node, peers []de
 	s.Board.Publish(&board)
 }
 
-// A node on which no agent of Fairlead runs is not asked, whatever it answers, and whoever asks for it is told why.
+// A node without an agent of Fairlead is not probed, whatever it answers, and a request to probe it is refused with the
+// reason.
 func TestNodeHasNoAgent(t *testing.T) {
 	w := newWorld(5)
 	foreign := w.nodes[2]
@@ -660,12 +661,12 @@ func TestNodeHasNoAgent(t *testing.T) {
 		}
 	}
 	if err := w.nodes[0].Request(foreign.NodeName, w.now); err == nil || !strings.Contains(err.Error(), "it runs windows") {
-		t.Errorf("asked to probe it: %v", err)
+		t.Errorf("requested to probe it: %v", err)
 	}
 }
 
-// A node that is removed from the cluster is forwarded nothing, which its agent, while it runs, does not take for a
-// fault. When it is back all is as before.
+// Nothing is forwarded to a node that was removed from the cluster, which its agent, while it runs, does not report as
+// a fault. When it is back, all is as before.
 func TestNodeIsRemoved(t *testing.T) { bothStacks(t, nodeIsRemoved) }
 
 func nodeIsRemoved(t *testing.T, newWorld func(n int) *world) {
@@ -708,8 +709,8 @@ func nodeIsRemoved(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A node that does not probe is no fault, however long: it has another config, or an agent of an earlier version, as
-// during an update. That packets do not pass is seen there, too.
+// A node that does not probe is not a fault, however long that lasts: it has another config, or an agent of an earlier
+// version, as during an upgrade. Packet loss is detected there, too.
 func TestNodeDoesNotProbe(t *testing.T) { bothStacks(t, nodeDoesNotProbe) }
 
 func nodeDoesNotProbe(t *testing.T, newWorld func(n int) *world) {
@@ -722,16 +723,16 @@ func nodeDoesNotProbe(t *testing.T, newWorld func(n int) *world) {
 	w.passes = func(from, to *simulated, _ bool) bool { return from.number != 7 && to.number != 7 }
 	w.run(5 * time.Minute)
 	if len(w.told) < 5 {
-		t.Errorf("nothing comes from a node that does not probe, and this is reported: %v", w.told)
+		t.Errorf("nothing arrives from a node that does not probe, and this is reported: %v", w.told)
 	}
 	for what := range w.told {
 		if !strings.HasSuffix(what, "node07 not-found") {
-			t.Errorf("told %s", what)
+			t.Errorf("reported %s", what)
 		}
 	}
 }
 
-// Where nodes are behind routers their own addresses are asked as well.
+// If nodes are behind routers, their own addresses are pinged as well.
 func TestWayBehindRouters(t *testing.T) {
 	w := newWorld(2)
 	s, own := w.nodes[0], netip.MustParseAddr("192.0.2.7")
@@ -747,8 +748,8 @@ func TestWayBehindRouters(t *testing.T) {
 	}
 }
 
-// Open vSwitch that is down for seconds is no cause, also while another node happens to be down. If it stays so it is
-// the cause, and no other is named before.
+// Open vSwitch that is down for seconds is not a cause, even while another node happens to be down. If it stays down,
+// it is the cause, and no other is reported before.
 func TestOpenVSwitchIsDown(t *testing.T) { bothStacks(t, openVSwitchIsDown) }
 
 func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
@@ -790,7 +791,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 	}
 	for what := range w.told {
 		if strings.HasPrefix(what, "node00") && !strings.HasSuffix(what, "no-tunnel") {
-			t.Errorf("told %s", what)
+			t.Errorf("reported %s", what)
 		}
 	}
 	if len(a.report.Findings) != 4*len(a.addrs) {
@@ -798,7 +799,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// What is lost when Open vSwitch dies, again and again, at one end or the other, is no loss between them.
+// What is lost when Open vSwitch dies repeatedly at either end does not count as loss between them.
 func TestOpenVSwitchDiesAgainAndAgain(t *testing.T) { bothStacks(t, openVSwitchDiesAgainAndAgain) }
 
 func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
@@ -825,7 +826,7 @@ func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "Open vSwitch was restarted 20 times")
 }
 
-// An agent that has hung finds packets that its kernel has kept: that they say it is not heard is of that time.
+// An agent that has hung finds packets that its kernel has queued: their report that it is not heard is outdated.
 func TestAgentHasHung(t *testing.T) { bothStacks(t, agentHasHung) }
 
 func agentHasHung(t *testing.T, newWorld func(n int) *world) {
@@ -855,7 +856,7 @@ func agentHasHung(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A look at packets of the time when a node was down says nothing about the fault that is there when it is back.
+// A capture from the time when a node was down says nothing about the fault that exists when it is back.
 func TestLookIsOfItsTime(t *testing.T) {
 	w := newWorld(3)
 	w.run(time.Minute)
@@ -902,12 +903,12 @@ func nodeComesBack(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A node that was off for long is ready, by the API server's word, before its own address answers. IPv6 addresses are
-// the last to do so.
+// The API server reports a node that was off for a long time as ready before its own address answers. IPv6 addresses
+// answer last.
 func TestNodeIsReadyBeforeItAnswers(t *testing.T) { bothStacks(t, nodeIsReadyBeforeItAnswers) }
 
 func nodeIsReadyBeforeItAnswers(t *testing.T, newWorld func(n int) *world) {
-	for _, restarted := range []bool{false, true} { // the agent that is not to tell it
+	for _, restarted := range []bool{false, true} { // the agent that must not report it
 		w := newWorld(3)
 		w.run(time.Minute)
 		a, b := w.nodes[0], w.nodes[1]
@@ -931,7 +932,7 @@ func nodeIsReadyBeforeItAnswers(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// notReady has the API server say of a node whether it is not ready.
+// notReady sets whether the API server reports a node as not ready.
 func (w *world) notReady(node *simulated, is bool) {
 	for _, other := range w.nodes {
 		other.publish(func(_ map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
@@ -945,7 +946,7 @@ func (w *world) notReady(node *simulated, is bool) {
 	}
 }
 
-// A node that has just been created, or restarted, answers ping long before its agent runs: it is not ready so long.
+// A node that has just been created, or restarted, answers ping long before its agent runs: until then it is not ready.
 func TestNotReadyIsNoFault(t *testing.T) { bothStacks(t, notReadyIsNoFault) }
 
 func notReadyIsNoFault(t *testing.T, newWorld func(n int) *world) {
@@ -958,7 +959,7 @@ func notReadyIsNoFault(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "one is not ready")
 }
 
-// A path that loses nearly all, so that nothing comes for a while now and then, has one fault.
+// A path that loses nearly all packets, so that now and then nothing arrives for a while, has one fault.
 func TestHeavyLossIsOneFault(t *testing.T) {
 	for _, share := range []float64{0.6, 0.9} {
 		w := newWorld(3)
@@ -974,15 +975,16 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 	}
 }
 
-// When one of two directions is mended, nobody says for long that nothing comes by it.
+// When one of two directions works again, no node reports for long that nothing arrives on it.
 func TestOneDirectionIsMended(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pings bool // they pass all the time
 		place place
-		limit time.Duration // until what was told is told no more
+		limit time.Duration // until the report ends
 	}{
-		// Heard again, it is known once the other end has had the time to miss packets whether it hears this one.
+		// When the other end is heard again, it has to have had time to miss packets before it is known whether it hears this
+		// one.
 		{"dropped at the receivers", true, atReceiver, 14 * time.Second},
 		{"the underlay", false, between, 4 * time.Second},
 	} {
@@ -1009,13 +1011,13 @@ func TestOneDirectionIsMended(t *testing.T) {
 			w.run(time.Second)
 		}
 		took := w.now.Sub(began)
-		t.Logf("%s: told as %s until %s after packets come from there again", c.name, told, took)
+		t.Logf("%s: reported as %s until %s after packets come from there again", c.name, told, took)
 		if took > c.limit {
 			t.Errorf("%s: want at most %s", c.name, c.limit)
 		}
 		w.run(time.Minute)
 		if f := a.report.Findings; len(f) != 1 || f[0].FromThere != "works" || f[0].ToThere != "fails" ||
-			strings.Contains(f[0].Text, "to pods here") {
+			strings.Contains(f[0].Text, "to pods on this node") {
 			t.Errorf("%s: a minute later %+v", c.name, f)
 		}
 	}

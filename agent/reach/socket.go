@@ -14,18 +14,18 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// heard is a packet that came.
+// heard is a received packet.
 type heard struct {
 	from   netip.Addr
 	packet pure.Packet
 	at     time.Time
 }
 
-// mostHeard is how many packets are read at a time: more than this end is sent in earnest.
+// mostHeard is how many packets are read at a time: more than other ends send in practice.
 const mostHeard = 256
 
-// inbox is a socket that receives at an address of this end. Nothing waits for it, nor is it known to Go's poller: the
-// agent need not wake up for each packet.
+// inbox is a socket that receives at an address of this end. Nothing waits for it, and it is not registered with Go's
+// poller: the agent need not wake up for each packet.
 type inbox struct {
 	fd  int
 	buf []byte
@@ -40,12 +40,12 @@ func listen(addr netip.Addr) (inbox, error) {
 	return inbox{fd, make([]byte, 1<<16)}, nil
 }
 
-// read returns what has come since it was called last. What is no packet is dropped.
+// read returns the packets received since the last call. Invalid ones are dropped.
 func (i inbox) read(now time.Time) (out []heard) {
 	for range mostHeard {
 		n, from, err := unix.Recvfrom(i.fd, i.buf, unix.MSG_DONTWAIT)
 		if err != nil {
-			return out // there is no more, or the interface is gone, whose next end has another
+			return out // there are no more, or the interface is gone; the next end gets a new socket
 		}
 		if packet, err := pure.Parse(i.buf[:n]); err == nil {
 			out = append(out, heard{addrOf(from), packet, now})
@@ -59,19 +59,20 @@ func (i inbox) Close() error { return unix.Close(i.fd) }
 // socket sends to one end.
 type socket interface {
 	Write(packet []byte) (int, error)
-	// Refused reports whether the kernel of the other end has refused what was sent.
+	// Refused reports whether the other end's kernel has refused a packet.
 	Refused() bool
 	Close() error
 }
 
-// port is a socket of the kernel.
+// port is a kernel socket.
 type port struct {
 	fd int
 	to netip.Addr
 }
 
-// dial opens a socket to an end, from a port, or, if it is 0 or in use, one that the kernel chooses. Its packets are
-// not fragmented, whatever the kernel has learnt of the path. The calling thread is in the end's namespace.
+// dial opens a socket to an end, from the given port, or, if that is 0 or in use, from one that the kernel chooses. Its
+// packets are not fragmented, whatever the kernel has learnt about the path. The calling thread is in the end's
+// namespace.
 func dial(from netip.AddrPort, to netip.Addr) (socket, error) {
 	fd, err := open(from, unix.SOCK_DGRAM)
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -104,7 +105,7 @@ func open(a netip.AddrPort, kind int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if kind == unix.SOCK_STREAM { // connections of an earlier agent may not be over
+	if kind == unix.SOCK_STREAM { // connections of an earlier agent may still exist
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err = cmp.Or(err, unix.Bind(fd, sockaddr(a))); err != nil {
@@ -134,7 +135,7 @@ func (p port) Write(packet []byte) (int, error) { return unix.Write(p.fd, packet
 
 func (p port) Close() error { return unix.Close(p.fd) }
 
-// Refused implements socket. ECONNREFUSED alone does not say who refuses: a firewall on the way may, too.
+// Refused implements socket. ECONNREFUSED alone does not say who refuses: a firewall on the path may, too.
 func (p port) Refused() bool {
 	refused, oob := false, make([]byte, 512)
 	for {
@@ -146,14 +147,14 @@ func (p port) Refused() bool {
 	}
 }
 
-// refuser is who has refused a packet, from the control messages of a socket's error: ip(7), IP_RECVERR. It is invalid
-// for other errors.
+// refuser is the address that has refused a packet, from the control messages of a socket's error: ip(7), IP_RECVERR.
+// It is invalid for other errors.
 func refuser(oob []byte) netip.Addr {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return netip.Addr{}
 	}
-	// A sock_extended_err, and after it the socket address of whose ICMP message it was.
+	// A sock_extended_err, followed by the socket address of the sender of the ICMP message.
 	const length = 16
 	const addr4, addr6 = length + 4, length + 8
 	for _, m := range messages {

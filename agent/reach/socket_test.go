@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel without an agent refuses, by its own address.
+// A kernel without an agent refuses packets, from its own address.
 func TestRefused(t *testing.T) {
 	for _, a := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()} {
 		s, err := dial(netip.AddrPortFrom(a, 0), a)
@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Whose ICMP message an error was is what counts, not that there was one.
+// What counts is who sent the ICMP message of an error, not that there was one.
 func TestRefuser(t *testing.T) {
 	message := func(errno syscall.Errno, offender netip.Addr) []byte {
 		b := make([]byte, unix.CmsgSpace(44))

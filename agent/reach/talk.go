@@ -18,9 +18,9 @@ import (
 const (
 	// mostSent is how many packets this node sends in an interval: 5 a second.
 	mostSent = 10
-	// mostFailing is how many nodes are asked because they are not reached.
+	// mostFailing is how many nodes are probed because they are not reached.
 	mostFailing = 8
-	// mostBeside is how many nodes are asked because they are beside one of which nothing comes.
+	// mostBeside is how many nodes are probed because they are neighbours of a silent node.
 	mostBeside = 4
 )
 
@@ -30,7 +30,7 @@ const (
 	header6 = 40 + 8
 )
 
-// path is one family of the way to a node.
+// path is the path to a node in one family.
 type path struct {
 	node string
 	addr netip.Addr
@@ -43,44 +43,44 @@ func (p path) family() string {
 	return "IPv6"
 }
 
-// peer is what is known of a path.
+// peer is what is known about a path.
 type peer struct {
 	pure.Link
 	conn socket // nil before the first packet
 	word pure.Word
-	asks uint64 // about which node, as its last packet says
+	asks uint64 // about which node, according to its last packet
 	watch
 	looked
 }
 
-// talk is what an end says and hears. One goroutine has it.
+// talk is the exchange of probes of an end. One goroutine owns it.
 type talk struct {
 	*Prober
 	end
 	network
 	done chan []examined
 
-	problem string                // why no node is asked
+	problem string                // why no node is probed
 	nodes   []desired.Peer        // all, by name
 	ends    map[netip.Addr]string // their ends
-	wanted  []string              // whom the names say to ask, in this epoch
+	wanted  []string              // the nodes to probe by their names, in this epoch
 	epoch   time.Time
 	peers   map[path]*peer
 	ovs     string // the ovs-vswitchd that ran, as status.Status has it
-	queue   []path // whom to send to
+	queue   []path // the paths to send on
 	pacing
-	busy time.Time // since when evidence is being collected; zero: none is
+	busy time.Time // since when evidence has been collected; zero: not now
 	out  outgoing
 }
 
-// pacing is when packets are sent: one each step.
+// pacing is when packets are sent: one per step.
 type pacing struct {
 	step time.Duration
 	next time.Time // when the next is due
 }
 
-// network is what a talk does with the node's network: it reads what has come, opens sockets to other ends, collects
-// evidence about paths, and begins looks at their packets.
+// network is how a talk uses the node's network: it reads received packets, opens sockets to other ends, collects
+// evidence about paths, and begins captures of their packets.
 type network struct {
 	read    func(now time.Time) []heard
 	serve   func(now time.Time) // transfers from other ends
@@ -97,7 +97,7 @@ func newTalk(p *Prober, e end) *talk {
 	return t
 }
 
-// run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
+// run exchanges probes until ctx ends. The calling thread is in the end's namespace, and stays there.
 func (t *talk) run(ctx context.Context) error {
 	var inboxes []inbox
 	var halls []*hall
@@ -130,8 +130,8 @@ func (t *talk) run(ctx context.Context) error {
 	return nil
 }
 
-// loop talks on sockets that are open. It does so in pulses: each time that the agent wakes up costs as much as several
-// packets, and what comes half a second later says the same.
+// loop exchanges probes on open sockets. It works in pulses: each wake-up of the agent costs as much as several
+// packets, and a packet that is read half a second later means the same.
 func (t *talk) loop(ctx context.Context) {
 	defer t.leave()
 	t.choose(time.Now())
@@ -160,8 +160,8 @@ func (t *talk) loop(ctx context.Context) {
 
 func (t *talk) pulse() time.Duration { return t.Interval / 4 }
 
-// sendDue sends the packets that are due by now, one each step. Those of a time in which the agent did not run are not
-// made up for.
+// sendDue sends the packets that are due by now, one per step. Those of a time in which the agent did not run are
+// skipped.
 func (t *talk) sendDue(now time.Time) {
 	t.followOVS(now)
 	if earliest := now.Add(-t.pulse()); !t.next.After(earliest) {
@@ -172,7 +172,7 @@ func (t *talk) sendDue(now time.Time) {
 	}
 }
 
-// followOVS takes in that Open vSwitch has stopped or started.
+// followOVS notes that Open vSwitch has stopped or started.
 func (t *talk) followOVS(now time.Time) {
 	start := t.Board.Load().OVSStart
 	if start == t.ovs {
@@ -184,7 +184,7 @@ func (t *talk) followOVS(now time.Time) {
 	}
 }
 
-// choose decides whom to send to.
+// choose decides on which paths to send.
 func (t *talk) choose(now time.Time) {
 	t.follow(now)
 	asked, asking := t.whom(now)
@@ -213,16 +213,16 @@ func (t *talk) choose(now time.Time) {
 	})
 }
 
-// whom says which nodes are asked, because the names say so, or did when a path failed, or no packet is answered, or by
-// request, and which ask.
+// whom returns the nodes that this one probes, because their names select them, or did when a path failed, or traffic
+// to them is unanswered, or on request; and those that probe this one.
 func (t *talk) whom(now time.Time) (asked, asking []string) {
 	var failing []string
 	for p, known := range t.peers {
 		if known.Asks(now) {
 			asking = append(asking, p.node)
 		}
-		// Whom only the other end has chosen is not kept: it is silent because it asks no more.
-		// One whose packets are late is kept until that is decided.
+		// A node that only the other end has chosen is not kept: it is silent because it no longer probes. A node whose
+		// packets are late is kept until its state is decided.
 		bad := known.State(now).Doubtful() || known.Undecided(now)
 		if known.Asked && bad && !slices.Contains(t.wanted, p.node) {
 			failing = append(failing, p.node)
@@ -245,8 +245,8 @@ func (t *talk) names() []string {
 	return names
 }
 
-// beside are nodes that hear those of which nothing comes, if these run. Of a neighbour other neighbours know, of a
-// partner, or a node that is asked by request, perhaps none that is asked.
+// beside are nodes that hear the silent ones, if these run. Other neighbours hear a silent neighbour; a silent partner,
+// or a node that is probed on request, is perhaps heard by none of the nodes that are probed.
 func (t *talk) beside(now time.Time) (out []string) {
 	var silent []string
 	for p, known := range t.peers {
@@ -270,7 +270,8 @@ func (t *talk) peer(node string) desired.Peer {
 	return p
 }
 
-// peerIn is the one of that name among nodes, which are in the order of names. Of thousands each second asks for some.
+// peerIn finds the node of that name in nodes, which are sorted by name. It is called every second, with thousands of
+// nodes.
 func peerIn(nodes []desired.Peer, name string) (p desired.Peer, found bool) {
 	byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
 	i, found := slices.BinarySearchFunc(nodes, name, byName)
@@ -282,7 +283,7 @@ func peerIn(nodes []desired.Peer, name string) (p desired.Peer, found bool) {
 
 func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
 
-// follow takes in which nodes there are, and whom the names say, where that has changed: those that may have an agent.
+// follow updates the nodes that may have an agent, and those that the names select, if that has changed.
 func (t *talk) follow(now time.Time) {
 	board, epoch := t.Board.Load(), now.Truncate(pure.Epoch)
 	nodes := board.Peers
@@ -306,8 +307,8 @@ func (t *talk) follow(now time.Time) {
 	}
 }
 
-// removed says that the Node of this node is gone, so that no other forwards packets to its pods, or is said to have no
-// agent, so that no other asks it. Where all Nodes are gone, it is the input that was lost.
+// removed says that this node's Node is gone, so that no other node forwards packets to its pods, or that it counts as
+// having no agent, so that no other node probes it. If all Nodes are gone, the input was lost.
 func removed(s *inputs.Snapshot, own string) string {
 	if s == nil || s.Unread || len(s.Nodes) == 0 {
 		return ""
@@ -315,14 +316,14 @@ func removed(s *inputs.Snapshot, own string) string {
 	n, there := s.Nodes[own]
 	switch {
 	case !there:
-		return fmt.Sprintf("there is no Node %s (any more): other nodes forward no packets to its pods", own)
+		return fmt.Sprintf("there is no Node %s (any longer): other nodes forward no packets to its pods", own)
 	case n.NoAgent != "":
-		return fmt.Sprintf("other nodes do not ask node %s: %s", own, n.NoAgent)
+		return fmt.Sprintf("other nodes do not probe node %s: %s", own, n.NoAgent)
 	}
 	return ""
 }
 
-// endsOf are the addresses of a node's end; none where no agent makes one.
+// endsOf are the addresses of a node's end; none if no agent creates one.
 func endsOf(p desired.Peer) (out []netip.Addr) {
 	if p.NoAgent != "" {
 		return nil
@@ -339,13 +340,13 @@ func (t *talk) hasFamily(a netip.Addr) bool {
 	return slices.ContainsFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
 }
 
-// own is this end's address of the same family; there is one.
+// own is this end's address of the same family; it must exist.
 func (t *talk) own(a netip.Addr) netip.Addr {
 	return t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })]
 }
 
-// receive takes in a packet. One that is not from the end of a node, or not for this one, is dropped: table 0 has seen
-// to it that nobody but that node can send with its end's address.
+// receive processes a packet. One that is not from a node's end, or not for this one, is dropped: table 0 ensures that
+// only that node can send with its end's address.
 func (t *talk) receive(h heard) {
 	node, known := t.ends[h.from]
 	if !known || h.packet.From != pure.NameHash(node) || h.packet.To != pure.NameHash(t.NodeName) {
@@ -355,9 +356,9 @@ func (t *talk) receive(h heard) {
 	t.Metrics.Reach.Packets.WithLabelValues("heard").Inc()
 	p := path{node, h.from}
 	if t.peers[p] == nil && !h.packet.Asks {
-		return // the last packets of one that this end has ceased to ask
+		return // the last packets of a node that this end no longer probes
 	}
-	if t.peers[p] == nil { // it is sent to from the next look on
+	if t.peers[p] == nil { // packets are sent to it from the next look on
 		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
 	}
 	t.peers[p].Receive(h.packet, h.at)
@@ -365,8 +366,8 @@ func (t *talk) receive(h heard) {
 	t.hearOf(p, h)
 }
 
-// hearOf takes in what a packet says of nodes of which nothing comes: of the one that it is about, and, as it is here,
-// of its sender, whose other family may be silent.
+// hearOf records what a packet says about silent nodes: the one that it is about, and its sender, which is up though
+// its other family may be silent.
 func (t *talk) hearOf(from path, h heard) {
 	for q, silent := range t.peers {
 		switch {
@@ -378,7 +379,7 @@ func (t *talk) hearOf(from path, h heard) {
 	}
 }
 
-// question is the node that the next packet of a path asks about: one of which nothing comes, each in turn; 0: none.
+// question is the node that the next packet of a path asks about: each silent one in turn; 0: none.
 func (t *talk) question(to path, now time.Time) uint64 {
 	var silent []uint64
 	for _, q := range t.queue {
@@ -395,7 +396,7 @@ func (t *talk) question(to path, now time.Time) uint64 {
 	return silent[int(t.peers[to].Sent())%len(silent)]
 }
 
-// answer is what was heard here of the node of that hash, in any family.
+// answer is what was heard here from the node with that hash, in any family.
 func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
 	for q, known := range t.peers {
 		age, of := known.HeardAgo(now)
@@ -406,7 +407,8 @@ func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
 	return o
 }
 
-// send sends the next packet of a path, from another port than the last: its own, or what the kernel chooses.
+// send sends the next packet of a path, from another port than the last: the path's own, or one that the kernel
+// chooses.
 func (t *talk) send(to path, now time.Time, leaving bool) {
 	p := t.peers[to]
 	if p == nil {
@@ -451,7 +453,7 @@ func (t *talk) fullSize(to path, p *peer) int {
 	return mtu - header6
 }
 
-// leave tells all that this end stops.
+// leave informs all that this end stops.
 func (t *talk) leave() {
 	for _, to := range t.queue {
 		t.send(to, time.Now(), true)
@@ -462,7 +464,7 @@ func (t *talk) leave() {
 	}
 }
 
-// close ends what goes on about a path.
+// close ends all activity on a path.
 func (p *peer) close() {
 	if p.conn != nil {
 		p.conn.Close()

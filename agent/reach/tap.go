@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// mostTaps is how many paths are looked at at once.
+	// mostTaps is how many paths are captured at once.
 	mostTaps = 4
-	// tapSnap is how many bytes of a frame are looked at: the headers of a tunnel over IPv6 and those inside.
+	// tapSnap is how many bytes of a frame are captured: the headers of a tunnel over IPv6 and those inside.
 	tapSnap = 256
 )
 
-// tap is a look at the packets of a path on this node's interfaces.
+// tap is a capture of the packets of a path on this node's interfaces.
 type tap interface {
-	// end ends the look and says what was seen; false: nothing is known.
+	// end ends the capture and returns what was seen; false: nothing is known.
 	end() (api.ReachTap, bool)
 }
 
-// looked is what packets of a path were seen on this node's interfaces, and the look that goes on.
+// looked is what was seen of a path's packets on this node's interfaces, and the running capture.
 type looked struct {
 	tap   tap // nil: none
 	of    pure.State
@@ -42,10 +42,10 @@ type looked struct {
 	sent  uint32
 	ended time.Time
 	every time.Duration
-	seen  api.ReachTap // zero: nothing is known of how the path is now
+	seen  api.ReachTap // zero: nothing is known about the present state of the path
 }
 
-// forget ends the look that goes on, and drops what was seen.
+// forget ends the running capture, and drops what was seen.
 func (l *looked) forget(of pure.State) {
 	if l.tap != nil {
 		l.tap.end()
@@ -53,7 +53,7 @@ func (l *looked) forget(of pure.State) {
 	*l = looked{of: of}
 }
 
-// lookFor is how long the packets of a path are looked at; 0: it does not fail, or some come.
+// lookFor is how long the packets of a path are captured; 0: it does not fail, or some arrive.
 func lookFor(l *pure.Link, s pure.State) time.Duration {
 	switch {
 	case s.From == pure.Fails || s.To == pure.Fails:
@@ -64,7 +64,7 @@ func lookFor(l *pure.Link, s pure.State) time.Duration {
 	return 0
 }
 
-// observe begins and ends looks at the packets of a path that fails: one, and others ever more rarely as long as it
+// observe begins and ends captures of the packets of a failing path: one, and others ever more rarely as long as it
 // fails in that way.
 func (t *talk) observe(to path, now time.Time) {
 	p := t.peers[to]
@@ -85,7 +85,7 @@ func (t *talk) observe(to path, now time.Time) {
 	}
 }
 
-// taps is how many looks go on.
+// taps is the number of running captures.
 func (t *talk) taps() (n int) {
 	for _, p := range t.peers {
 		if p.tap != nil {
@@ -95,7 +95,8 @@ func (t *talk) taps() (n int) {
 	return n
 }
 
-// openTap begins to look at the packets of a path, in the node's own network: the calling thread is in the end's.
+// openTap begins a capture of a path's packets, in the node's own network namespace: the calling thread is in the
+// end's.
 func (t *talk) openTap(s *status.Status, to path) tap {
 	own := t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })]
 	l := look{way: wayOf(s, to), own: own, peer: to.addr, gateway: t.Config.HostGateway, seen: map[int]*seen{}}
@@ -111,7 +112,7 @@ func (t *talk) openTap(s *status.Status, to path) tap {
 	return k
 }
 
-// kernelTap is a look that another goroutine has.
+// kernelTap is a capture that another goroutine runs.
 type kernelTap struct {
 	stop   chan struct{}
 	result chan *api.ReachTap
@@ -130,10 +131,10 @@ func (k kernelTap) end() (api.ReachTap, bool) {
 type look struct {
 	way       way
 	own, peer netip.Addr // the ends
-	node      netip.Addr // the address of this node's Node; invalid: it is not known
-	gateway   string     // the interface by which packets that are not tunnelled leave Open vSwitch
+	node      netip.Addr // the address of this node's Node; invalid: unknown
+	gateway   string     // the interface through which packets without a tunnel leave Open vSwitch
 	seen      map[int]*seen
-	source    netip.Addr // where the last that arrived came from
+	source    netip.Addr // of the last packet that arrived
 }
 
 // seen are the packets that an interface has sent and received.
@@ -142,7 +143,7 @@ type seen struct {
 	leftSums, arrivedSums                sums
 }
 
-// run counts until stop is closed; nil: it could not, or not all.
+// run counts until stop is closed; nil: it could not, or missed packets.
 func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
 	if !l.way.to.IsValid() { // the Node is about to go
 		return nil
@@ -171,7 +172,7 @@ func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
 	}
 }
 
-// add counts a frame if it is one of the path, on its way between nodes.
+// add counts a frame if it is one of the path, travelling between nodes.
 func (l *look) add(f capture.Frame) {
 	at := l.seen[f.Index]
 	if at == nil {
@@ -195,7 +196,8 @@ func (l *look) add(f capture.Frame) {
 	}
 }
 
-// report is what was seen, and what the node's own network has about the path; nil: packets may leave or arrive unseen.
+// report is what was seen, and what the node's own routing says about the path; nil: packets may leave or arrive
+// unseen.
 func (l *look) report() *api.ReachTap {
 	if !seesAll(l.way.to) {
 		return nil
@@ -243,12 +245,12 @@ func (l *look) counts() *api.ReachTap {
 	return r
 }
 
-// seesAll reports whether a packet socket sees what is sent to a node and comes from it. It does not where the
-// interface has no Ethernet header, where a program of XDP has packets first, nor what IPsec encrypts.
+// seesAll reports whether a packet socket sees what is sent to a node and received from it. It does not if the
+// interface has no Ethernet header, an XDP program gets packets first, or IPsec encrypts them.
 func seesAll(to netip.Addr) bool {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return err != nil // there is nothing to be seen
+		return err != nil // there is nothing to see
 	}
 	dev, err := netlink.LinkByIndex(routes[0].LinkIndex)
 	if err != nil || dev.Attrs().EncapType != "ether" || dev.Attrs().Xdp != nil && dev.Attrs().Xdp.Attached {
@@ -258,7 +260,7 @@ func seesAll(to netip.Addr) bool {
 	return err != nil || len(policies) == 0 // a kernel without IPsec has an error
 }
 
-// device is the name of an interface, and whether it may pass what it sends to another one of this node.
+// device is the name of an interface, and whether it may pass what it sends to another interface of this node.
 func device(index int) (name string, inside bool) {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -267,7 +269,7 @@ func device(index int) (name string, inside bool) {
 	return l.Attrs().Name, l.Type() != "device" && l.Type() != "veth"
 }
 
-// holds reports whether an interface has the address, or it cannot be told.
+// holds reports whether an interface has the address, or that is unknown.
 func holds(a netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(addrs, func(b net.Addr) bool {
@@ -276,19 +278,19 @@ func holds(a netip.Addr) bool {
 	})
 }
 
-// noRoute is why the kernel has no way to an address for such a packet; empty: it has one, or it cannot be told. The
+// noRoute says why the kernel has no route to an address for such a packet; empty: it has one, or that is unknown. The
 // error numbers are those of the kernel's route lookup: RTNETLINK answers of "ip route get" (ip-route(8)). A next hop
-// that is the other node itself may be down.
+// that is the other node itself is ignored, as it may be down.
 func (l *look) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
 	if !to.IsValid() {
 		return ""
 	}
 	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), of)
 	why := map[syscall.Errno]string{unix.ENETUNREACH: "there is no route to %s", unix.EHOSTUNREACH: "a route of type unreachable, or an " +
-		"interface that does not forward, is on the way to %s", unix.EINVAL: "a route of type blackhole takes packets to %s, or " +
-		"their source may not come there",
-		unix.EACCES: "a route of type prohibit takes packets to %s",
-		unix.EXDEV:  "the reverse path filter (rp_filter) takes packets to %s, as the route back is another"}
+		"interface that does not forward, is on the path to %s", unix.EINVAL: "a route of type blackhole drops packets to %s, or " +
+		"their source address is not valid there",
+		unix.EACCES: "a route of type prohibit rejects packets to %s",
+		unix.EXDEV:  "the reverse path filter (rp_filter) drops packets to %s, as the route back is another one"}
 	var number syscall.Errno
 	switch {
 	case errors.As(err, &number) && why[number] != "":

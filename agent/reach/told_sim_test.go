@@ -17,11 +17,11 @@ type breakage struct {
 	name   string
 	breaks func(w *world, broken map[[2]int]bool)
 	alone  bool // it is about all paths of a node
-	// limit is the longest that it may last until it is told, in seconds.
+	// limit is how long it may last until it is reported, in seconds.
 	limit int
 }
 
-// breakages are those whose time from break to told is measured.
+// breakages are those whose time from break to report is measured.
 func breakages() []breakage {
 	pairs := func(one, full bool, at place) func(w *world, broken map[[2]int]bool) {
 		return func(w *world, broken map[[2]int]bool) {
@@ -96,7 +96,8 @@ func second(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// chosen are nodes or pairs that are to break: of pairs those that one end asks by name, or those that none does.
+// chosen are nodes or pairs that are to break: pairs in which one end probes the other by name, or in which neither
+// does.
 func (w *world) chosen(b breakage, asked bool, most int) (out [][2]int) {
 	used := map[int]bool{}
 	order := w.random.Perm(len(w.nodes))
@@ -113,7 +114,7 @@ func (w *world) chosen(b breakage, asked bool, most int) (out [][2]int) {
 	return out
 }
 
-// toldAfter is for how long each of the chosen was broken until an end of it told; at most limit.
+// toldAfter is how long each of the chosen was broken until one of its ends reported it; at most limit.
 func (w *world) toldAfter(chosen [][2]int, limit time.Duration) (out []time.Duration) {
 	first := map[[2]int]time.Duration{}
 	for began := w.now; len(first) < len(chosen) && w.now.Sub(began) < limit; {
@@ -133,7 +134,7 @@ func (w *world) toldAfter(chosen [][2]int, limit time.Duration) (out []time.Dura
 	return out
 }
 
-// tells reports whether a node has a finding about another, or about any if it is the same.
+// tells reports whether a node has a finding about another, or about any if both are the same.
 func (w *world) tells(node, peer int) bool {
 	for _, f := range w.nodes[node].report.Findings {
 		if node == peer || f.Node == w.nodes[peer].NodeName {
@@ -143,7 +144,7 @@ func (w *world) tells(node, peer int) bool {
 	return false
 }
 
-// toldTimes are those of a number of breaks, each at another time of the agents' turns.
+// toldTimes are the times of a number of breaks, each at another phase of the agents' turns.
 func toldTimes(b breakage, nodes int, dual, asked bool, breaks int, limit time.Duration) (all []time.Duration) {
 	for seed := uint64(1); len(all) < breaks; seed++ { // a world of many nodes breaks at several at once
 		w := newWorld(nodes)
@@ -170,7 +171,7 @@ func toldTimes(b breakage, nodes int, dual, asked bool, breaks int, limit time.D
 	return all
 }
 
-// How long a fault lasts until it is told: the table in docs/reachability.md.
+// How long a fault lasts until it is reported: the table in docs/reachability.md.
 func TestTimeUntilTold(t *testing.T) {
 	for _, b := range breakages() {
 		for _, nodes := range []int{3, 10, 60} {
@@ -182,7 +183,7 @@ func TestTimeUntilTold(t *testing.T) {
 				times := toldTimes(b, nodes, dual, true, breaks, 150*time.Second)
 				logTold(t, fmt.Sprintf("%s, %d nodes", b.name, nodes), dual, times)
 				if longest := times[len(times)-1]; longest > time.Duration(b.limit)*time.Second {
-					t.Errorf("%s: told after %s, want at most %d s", b.name, longest, b.limit)
+					t.Errorf("%s: reported after %s, want at most %d s", b.name, longest, b.limit)
 				}
 			}
 		}
@@ -197,7 +198,7 @@ func logTold(t *testing.T, what string, dual bool, times []time.Duration) {
 		times[min(n-1, n*99/100)].Seconds(), n)
 }
 
-// BenchmarkTimeUntilToldOfOthers is the same for pairs of which neither end asks the other when they break: they are
+// BenchmarkTimeUntilToldOfOthers is the same for pairs in which neither end probes the other when they break: they are
 // partners once in 60 epochs of 20 seconds, so 20 minutes later at the latest.
 func BenchmarkTimeUntilToldOfOthers(b *testing.B) {
 	oneDirection := breakages()[slices.IndexFunc(breakages(), func(b breakage) bool { return b.name == "one direction" })]

@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/desired"
 )
 
-// mostSuspected is how many nodes are asked at once because this node's packets to them are unanswered, and
-// suspectedFor how long it is the turn of these.
+// mostSuspected is how many nodes are probed at once because this node's packets to them are unanswered, and
+// suspectedFor for how long.
 const mostSuspected, suspectedFor = 4, 15 * time.Second
 
-// suspected are nodes that are not asked but sent packets, and answer none, by what the flows have counted: the path
-// may fail, or a pod has nothing to say. One whose packets are late then is asked until that is decided, as any other.
-// More than can be asked at once take turns.
+// suspected are nodes that are not probed, but to which, by the flows' counters, packets are sent without an answer:
+// the path may fail, or a pod has nothing to send. Like any other node, one whose probes are late is then probed until
+// its state is decided. If there are more than can be probed at once, they take turns.
 func (t *talk) suspected(asked []string, now time.Time) (nodes []string) {
 	unanswered := t.Board.Load().Unanswered
 	if len(unanswered) == 0 {

@@ -10,7 +10,7 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// unanswered has a node's flows say that packets to others are not answered.
+// unanswered makes a node's flows show that packets to others are not answered.
 func (w *world) unanswered(s *simulated, by ...*simulated) {
 	board := *s.Board.Load()
 	board.Unanswered = nil
@@ -24,8 +24,8 @@ func (w *world) unanswered(s *simulated, by ...*simulated) {
 	s.Board.Publish(&board)
 }
 
-// In a large cluster a pair of nodes that do not ask each other is asked once packets between them are not answered.
-// Flows are listed each 15 s, and 5 s must have passed, so the longest times are these.
+// In a large cluster, two nodes that do not probe each other do so once packets between them are not answered. Flows
+// are listed every 15 s, and 5 s must have passed, so these are the longest times.
 func TestTrafficMakesSuspect(t *testing.T) {
 	const listed = 20 * time.Second
 	for name, limit := range map[string]time.Duration{"one direction": 42 * time.Second, "a pair, dropped between": 56 * time.Second} {
@@ -50,15 +50,15 @@ func TestTrafficMakesSuspect(t *testing.T) {
 			for _, d := range w.toldAfter(chosen, time.Minute) {
 				after = append(after, d+listed)
 			}
-			t.Logf("%s, dual-stack %t: told after %v", name, dual, after)
+			t.Logf("%s, dual-stack %t: reported after %v", name, dual, after)
 			if slices.Max(after) > limit {
-				t.Errorf("%s, dual-stack %t: told after %v, want %s", name, dual, after, limit)
+				t.Errorf("%s, dual-stack %t: reported after %v, want %s", name, dual, after, limit)
 			}
 		}
 	}
 }
 
-// Nodes that are asked anyway take no turn of those that are suspect.
+// Nodes that are probed anyway do not take the turns of suspected ones.
 func TestAskedAreNotSuspect(t *testing.T) {
 	w := newWorld(60)
 	w.run(time.Minute)
@@ -77,12 +77,12 @@ func TestAskedAreNotSuspect(t *testing.T) {
 	for range 20 {
 		w.run(time.Second)
 		if _, asked := s.peers[path{other.NodeName, other.addrs[0]}]; !asked {
-			t.Fatalf("%s is not asked: %v", other.NodeName, s.queue)
+			t.Fatalf("%s is not probed: %v", other.NodeName, s.queue)
 		}
 	}
 }
 
-// Who sends to nodes that have nothing to say asks a few of them, in turn, and tells nothing.
+// A node that sends to nodes that have nothing to send probes a few of them, in turn, and reports nothing.
 func TestUnansweredIsNoFault(t *testing.T) {
 	w := newWorld(60)
 	w.run(time.Minute)
@@ -94,18 +94,18 @@ func TestUnansweredIsNoFault(t *testing.T) {
 			asked[p.node] = true
 		}
 		if len(s.queue) > 13+2*mostSuspected {
-			t.Fatalf("%d nodes are asked", len(s.queue))
+			t.Fatalf("%d nodes are probed", len(s.queue))
 		}
 	}
 	for _, peer := range w.nodes[20:40] {
 		if !asked[peer.NodeName] {
-			t.Errorf("%s was not asked", peer.NodeName)
+			t.Errorf("%s was not probed", peer.NodeName)
 		}
 	}
 	w.unanswered(s)
 	w.run(time.Minute)
 	if len(s.queue) > 13 {
-		t.Errorf("%d nodes are asked when all answer", len(s.queue))
+		t.Errorf("%d nodes are probed when all answer", len(s.queue))
 	}
 	w.wantNothingTold(t, "pods that send to nodes which have nothing to say")
 }

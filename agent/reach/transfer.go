@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// mostIncoming is how many transfers from other nodes go on at a time, and mostAccepted how many connections are
-	// accepted in a pulse: the others are closed.
+	// mostIncoming is how many transfers from other nodes run at a time, and mostAccepted how many connections are
+	// accepted per pulse: the others are closed.
 	mostIncoming, mostAccepted = 8, 64
-	// incomingFor is for how many intervals one may go on: longer than the sender waits (pure.TransferFor).
+	// incomingFor is how many intervals one may last: longer than the sender waits (pure.TransferFor).
 	incomingFor = pure.TransferFor + 2
 )
 
-// transfer is one to another end.
+// transfer is a transfer to another end.
 type transfer interface {
-	// step does what can be done without waiting. Where the transfer goes on, the outcome is what it is if nothing more
-	// comes.
+	// step does what can be done without waiting. If the transfer continues, the outcome is the one that it has if nothing
+	// more arrives.
 	step() (o pure.Outcome, ended bool)
 	Close() error
 }
 
 // outgoing are the transfers to others, one at a time.
 type outgoing struct {
-	transfer           // nil: none goes on
-	to       path      // of this, or the last
-	until    time.Time // when it has failed
-	turn     path      // which had its turn last
-	next     time.Time // when the next has its turn
+	transfer           // nil: none is running
+	to       path      // of this transfer, or the last
+	until    time.Time // when it counts as failed
+	turn     path      // which had the last turn
+	next     time.Time // when the next turn begins
 }
 
-// transfers does what can be done for the transfer that goes on, or begins one that is due.
+// transfers continues the running transfer without waiting, or begins one that is due.
 func (t *talk) transfers(now time.Time) {
 	if t.out.transfer == nil {
 		t.beginTransfer(now)
@@ -76,7 +76,8 @@ func (t *talk) endTransfer() {
 	}
 }
 
-// nextTransfer is the path whose turn it is: each after the other, and between the turns those on which one has failed.
+// nextTransfer is the path whose turn it is: one after the other, and between the turns those on which a transfer has
+// failed.
 func (t *talk) nextTransfer(now time.Time) (to path, due bool) {
 	passes := slices.DeleteFunc(slices.Clone(t.queue), func(p path) bool {
 		return !t.peers[p].Asked || !t.peers[p].TransferPasses(now)
@@ -84,7 +85,7 @@ func (t *talk) nextTransfer(now time.Time) (to path, due bool) {
 	if len(passes) == 0 {
 		return path{}, false
 	}
-	if t.out.next.IsZero() { // not all nodes begin with the same
+	if t.out.next.IsZero() { // so that not all nodes begin with the same one
 		t.out.turn = path{node: t.NodeName, addr: passes[0].addr}
 	}
 	if !now.Before(t.out.next) {
@@ -100,7 +101,7 @@ func (t *talk) nextTransfer(now time.Time) (to path, due bool) {
 	return passes[i], true
 }
 
-// inQueue orders paths: families one after the other.
+// inQueue orders paths by family, then by node.
 func inQueue(a, b path) int {
 	return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
 }
@@ -108,10 +109,10 @@ func inQueue(a, b path) int {
 // sending is a TCP connection to another end.
 type sending struct {
 	fd      int
-	single  bool   // each segment is sent by itself
+	single  bool   // each segment is sent separately
 	mss     int    // bytes of a segment; 0: not connected
 	left    []byte // to be sent
-	receipt []byte // what has come of it
+	receipt []byte // what has arrived of it
 }
 
 // connect begins to connect to an end. The calling thread is in this one's namespace.
@@ -120,7 +121,7 @@ func connect(from, to netip.Addr, content []byte, single bool) (transfer, error)
 	if err != nil {
 		return nil, err
 	}
-	// All is given to the kernel at once, so that it makes segments as large as the NIC takes.
+	// The kernel gets all content at once, so that it makes segments as large as the NIC takes.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*len(content)); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -159,8 +160,8 @@ func (s *sending) step() (pure.Outcome, bool) {
 	return map[bool]pure.Outcome{true: pure.Unclear, false: pure.Stuck}[closed], closed
 }
 
-// send gives the kernel what it takes: all at once, or each segment as a record of its own (MSG_EOR), which it joins
-// with no other.
+// send passes to the kernel as much as it takes: all at once, or each segment as a record of its own (MSG_EOR), which
+// it does not merge.
 func (s *sending) send() (ok bool) {
 	most, flags := len(s.left), unix.MSG_NOSIGNAL
 	if s.single {
@@ -187,12 +188,12 @@ func (s *sending) arrived() pure.Outcome {
 
 func (s *sending) Close() error { return abort(s.fd) }
 
-// abort closes a connection, and has the kernel send nothing more of what is left.
+// abort closes a connection, and makes the kernel discard what is unsent.
 func abort(fd int) error {
 	return errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
 }
 
-// hall is where other ends connect to. As of an inbox, nothing waits for it.
+// hall is the listening socket that other ends connect to. As for an inbox, nothing waits for it.
 type hall struct {
 	fd       int
 	incoming []receiving
@@ -222,13 +223,14 @@ func receiveAt(addr netip.Addr) (*hall, error) {
 	return &hall{fd: fd, buf: make([]byte, pure.TransferSize)}, nil
 }
 
-// serve accepts connections of nodes' ends, and does what can be done for those that go on: each may send what another
-// end would, and nothing else, for a time. own is this node, and nodeOf who has an address; empty: no node's end.
+// serve accepts connections of nodes' ends, and processes open ones without waiting: each may, for a limited time, send
+// what another end would, and nothing else. own is this node, and nodeOf returns the node whose end has an address;
+// empty: none.
 func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time.Time) {
 	for range mostAccepted {
 		fd, from, err := unix.Accept4(h.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
-			break // there is none, or it was closed meanwhile
+			break // there are none, or it was closed meanwhile
 		}
 		node := nodeOf(addrOf(from))
 		if node == "" || len(h.incoming) >= mostIncoming {
@@ -249,7 +251,7 @@ func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time
 	h.incoming = going
 }
 
-// step reads what has come, and closes the connection once all has, or anything else.
+// step reads what has arrived, and closes the connection once all has, or anything unexpected.
 func (r *receiving) step(own uint64, buf []byte) (goes bool) {
 	n, err := unix.Read(r.fd, buf[:pure.TransferSize-r.got])
 	switch {
@@ -262,7 +264,7 @@ func (r *receiving) step(own uint64, buf []byte) (goes bool) {
 	if r.got += n; r.got < pure.TransferSize {
 		return true
 	}
-	_, _ = unix.SendmsgN(r.fd, pure.Receipt(), nil, nil, unix.MSG_NOSIGNAL) // if it is gone, it needs none
+	_, _ = unix.SendmsgN(r.fd, pure.Receipt(), nil, nil, unix.MSG_NOSIGNAL) // if the sender is gone, it needs none
 	_ = unix.Close(r.fd)
 	return false
 }

@@ -12,7 +12,7 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// simTransfer is one from a node to another, which passes if packets do at several times.
+// simTransfer is a transfer from a node to another, which passes if packets pass at several times.
 type simTransfer struct {
 	from, to *simulated
 	ipv4     bool
@@ -64,8 +64,8 @@ func (c *simTransfer) arrived() pure.Outcome {
 
 func (*simTransfer) Close() error { return nil }
 
-// A path that passes single packets and no transfers is told, by the node that sends there, and mends. The limit is
-// from break to told: each peer has its turn every half minute, in dual-stack clusters twice.
+// A path that passes single packets but no transfers is reported by the node that sends on it, until it works again.
+// The limit is from break to report: each peer has its turn every half minute, in dual-stack clusters twice.
 func TestTransfersFail(t *testing.T) { bothStacks(t, transfersFail) }
 
 func transfersFail(t *testing.T, newWorld func(n int) *world) {
@@ -93,12 +93,12 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 		for len(a.report.Findings) < len(a.addrs) && w.now.Sub(began) < limit {
 			w.run(time.Second)
 		}
-		t.Logf("%d nodes, %s: told after %s, limit %s", c.nodes, c.how, w.now.Sub(began), limit)
+		t.Logf("%d nodes, %s: reported after %s, limit %s", c.nodes, c.how, w.now.Sub(began), limit)
 		w.run(5 * time.Minute)
 		fs := a.report.Findings
 		if len(fs) != len(a.addrs) || fs[0].Cause != c.cause || fs[0].ToThere != string(pure.NoTCP) ||
 			len(w.told) != 1 || len(b.report.Findings) > 0 {
-			t.Errorf("%d nodes, %s: %+v, and told %v", c.nodes, c.how, fs, w.told)
+			t.Errorf("%d nodes, %s: %+v, and reported %v", c.nodes, c.how, fs, w.told)
 		}
 		a.wantCounted(t, "broken", 1)
 		for _, way := range pure.Join(a.side(b), b.side(a)) {
@@ -114,8 +114,8 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// What transfers meet while packets are lost, or nodes and agents come and go, is no fault of TCP; nor is one of which
-// it is not known whether packets pass.
+// Failed transfers while packets are lost, or nodes and agents come and go, are not a fault of TCP; nor are those on a
+// path on which it is not known whether packets pass.
 func TestTransfersOfOtherFaults(t *testing.T) { bothStacks(t, transfersOfOtherFaults) }
 
 func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
@@ -149,14 +149,14 @@ func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
 	}
 	for told := range w.told {
 		if strings.HasSuffix(told, " tcp") || strings.HasSuffix(told, " segments") {
-			t.Errorf("told %v", w.told)
+			t.Errorf("reported %v", w.told)
 		}
 	}
-	t.Logf("%d transfers, told %v", w.transferred, w.told)
+	t.Logf("%d transfers, reported %v", w.transferred, w.told)
 }
 
-// A rate limit on the way drops what comes at once, whatever its length: that is no fault of segments, whether each
-// transfer meets it or some do.
+// A rate limit on the path drops bursts, whatever the packet size: that is not a fault of segments, whether it affects
+// all transfers or some.
 func TestTransfersMeetRateLimit(t *testing.T) { bothStacks(t, transfersMeetRateLimit) }
 
 func transfersMeetRateLimit(t *testing.T, newWorld func(n int) *world) {
@@ -171,7 +171,7 @@ func transfersMeetRateLimit(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// Agents of an earlier version refuse transfers, which is no fault, also where some of them are not answered.
+// Agents of an earlier version refuse transfers, which is not a fault, even if some transfers are not answered.
 func TestTransfersRefused(t *testing.T) {
 	w := newWorld(3)
 	w.spoils = func(_, _ *simulated) pure.Outcome { return pure.Unclear }
@@ -182,11 +182,11 @@ func TestTransfersRefused(t *testing.T) {
 	}
 	w.run(20 * time.Minute)
 	for told, n := range w.told {
-		t.Errorf("told %d times %s", n, told)
+		t.Errorf("reported %d times %s", n, told)
 	}
 }
 
-// Each node has one transfer each half minute, whatever the others do, and all others have their turn.
+// Each node makes one transfer every half minute, whatever the others do, and all others have their turn.
 func TestTransfersTakeTurns(t *testing.T) {
 	w := newWorld(10)
 	with := map[string]int{}

@@ -39,7 +39,7 @@ func (s served) pulse(until time.Time) {
 	s.serve(receiver, func(a netip.Addr) string { return s.nodes[a] }, until, time.Now())
 }
 
-// ends has both ends work until the transfer ends, or as many pulses as it may last at most.
+// ends runs both ends until the transfer ends, or for as many pulses as it may last.
 func (s served) ends(t *testing.T, c transfer) (o pure.Outcome, ended bool) {
 	t.Helper()
 	defer c.Close()
@@ -54,7 +54,7 @@ func (s served) ends(t *testing.T, c transfer) (o pure.Outcome, ended bool) {
 }
 
 // A transfer passes over the kernel's sockets; one whose content is changed, or that comes from an address that is no
-// node's end or of an agent that does not run, says nothing, and one to which no answer comes is known for what it is.
+// node's end, or is to an agent that does not run, proves nothing, and one without an answer is recognised.
 func TestRootTransfer(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -110,7 +110,7 @@ func transfers(t *testing.T, addr string) {
 	c.Close()
 }
 
-// Who sends nothing, garbage, or without end, is cut off, and there are never more than a few.
+// A sender of nothing, of garbage, or without end is cut off, and there are never more than a few.
 func TestRootTransferLimits(t *testing.T) {
 	ns, s := serveIn(t, "127.0.0.1")
 	dial := func() (c net.Conn) {

@@ -6,11 +6,11 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// mostTurns is how many packets a path gets, at most, for each of another, while it is not known whether it works.
+// mostTurns is how many packets a path gets at most for each packet of another, while it is not known whether it works.
 const mostTurns = 3
 
-// setPaces says how often each path gets a packet: all equally often, at most one each Interval. Where they are too
-// many for that, those of which it is not known whether they work get more.
+// setPaces sets how often each path gets a packet: all equally often, at most once per Interval. If there are too many
+// paths for that, those not known to work or fail get more.
 func (t *talk) setPaces(now time.Time) {
 	urgent := map[path]bool{}
 	for _, p := range t.queue {
@@ -32,14 +32,14 @@ func (t *talk) setPaces(now time.Time) {
 	}
 }
 
-// unsure reports whether a direction fails, by what is known, and that is not told yet, or the peer is heard, and it is
-// not known whether this end is.
+// unsure reports whether a direction seems to fail, but that is not reported yet, or the peer is heard, but it is not
+// known whether this end is heard.
 func (p *peer) unsure(now time.Time) bool {
 	s := p.State(now)
 	return !p.verdict.Broken && (s.Doubtful() || s.From == pure.Works && s.To == pure.Unknown)
 }
 
-// nextPath is the path that has waited for a packet for longest, by its pace; there is one.
+// nextPath is the path that has waited longest for a packet, by its pace; there must be one.
 func (t *talk) nextPath() (next path) {
 	var due time.Time
 	for i, p := range t.queue {

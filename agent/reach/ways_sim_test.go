@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// One of several ways that packets take by their ports drops all, as a member of a bond or a next hop of ECMP: it is
-// told from loss, by both ends, in one direction and in both, and mends.
+// One of several paths that packets take by their ports drops all, such as a member of a bond or a next hop of ECMP:
+// both ends distinguish it from loss, in one direction and in both, until it works again.
 func TestOneOfSeveralWays(t *testing.T) { bothStacks(t, oneOfSeveralWays) }
 
 func oneOfSeveralWays(t *testing.T, newWorld func(n int) *world) {
@@ -42,7 +42,7 @@ func oneOfSeveralWays(t *testing.T, newWorld func(n int) *world) {
 			}
 			for what := range w.told {
 				if cause := what[strings.LastIndex(what, " ")+1:]; !slices.Contains(right, cause) {
-					t.Errorf("one of %d ways, both directions %v: told %v", ways, both, w.told)
+					t.Errorf("one of %d ways, both directions %v: reported %v", ways, both, w.told)
 				}
 			}
 			w.drains = nil

@@ -38,7 +38,7 @@ func (w *world) partners() (a, b *simulated) {
 	return nil, nil
 }
 
-// Of two nodes none knows whether the other restarts: nobody else could say.
+// In a cluster of two nodes, neither knows whether the other restarts: there is no third node.
 func TestNobodyElseKnows(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		w := newWorld(2)
@@ -53,8 +53,8 @@ func TestNobodyElseKnows(t *testing.T) {
 	})
 }
 
-// A partner has other neighbours than this node has: these are asked, as long as it is not decided. Otherwise the next
-// partners would know, which are beside it on the ring, and it would take up to 45 s.
+// A partner has other neighbours than this node: these are probed as long as its state is not decided. Otherwise only
+// the next partners, which are beside it on the ring, would know, after up to 45 s.
 func TestPartnersNeighboursAreAsked(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		w := newWorld(40)
@@ -68,7 +68,7 @@ func TestPartnersNeighboursAreAsked(t *testing.T) {
 		}
 		w.run(90 * time.Second)
 		if most := pure.Neighbours + 2; a.report.Asked > most { // neighbours, a partner, and the one that is silent
-			t.Errorf("in the end %d nodes are asked, want at most %d", a.report.Asked, most)
+			t.Errorf("in the end %d nodes are probed, want at most %d", a.report.Asked, most)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestSeveralAreAskedAbout(t *testing.T) {
 	}
 }
 
-// Where one family fails, the other shows that the agent runs, also where there is no third node.
+// If one family fails, the other shows that the agent runs, even without a third node.
 func TestOtherFamilyKnows(t *testing.T) {
 	w := newWorld(2)
 	w.dual()
@@ -101,8 +101,8 @@ func TestOtherFamilyKnows(t *testing.T) {
 	}
 }
 
-// A node that restarts has two minutes for its agent, whoever is asked: also where a packet to one end is lost before,
-// so that others have heard it later, and where others hear it again some seconds earlier.
+// A restarting node has two minutes to start its agent, whichever node is asked: even if a packet to one end was lost
+// before, so that others have heard it later, and if others hear it again some seconds earlier.
 func TestNodeRestartsWhileOthersAreAsked(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		for _, n := range []int{3, 12} {
@@ -126,7 +126,7 @@ func TestNodeRestartsWhileOthersAreAsked(t *testing.T) {
 	})
 }
 
-// An agent that stops says so to all, and who has heard it says so no more to others.
+// An agent that stops announces that to all, and nodes that have heard it no longer report it as heard to others.
 func TestAgentLeavesWhileOthersAreAsked(t *testing.T) {
 	w := newWorld(4)
 	w.run(time.Minute)
@@ -140,6 +140,6 @@ func TestAgentLeavesWhileOthersAreAsked(t *testing.T) {
 	w.run(time.Minute)
 	w.wantNothingTold(t, "an agent has stopped")
 	if o := w.nodes[2].answer(pure.NameHash(x.NodeName), w.now); o != (pure.Other{}) {
-		t.Errorf("of a node whose agent has stopped %+v is said", o)
+		t.Errorf("for a node whose agent has stopped, %+v is reported", o)
 	}
 }

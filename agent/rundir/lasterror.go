@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
-// LastError keeps why the node does not serve pods in a file. The CNI shim reads it when no agent answers, so that
-// `kubectl describe pod` shows the cause and not just "connection refused". A file that cannot be written, on a full
-// disk say, is logged: the agent has more to do than to say why it has not done it yet.
+// LastError is a file with the reason why the node does not serve pods. The CNI shim reads it when no agent answers, so
+// that `kubectl describe pod` shows the cause and not just "connection refused". A failed write, as on a full disk, is
+// only logged: it must not stop the agent.
 type LastError struct {
 	Path string
 	Log  logr.Logger

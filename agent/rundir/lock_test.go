@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The agent before may still be on its way out; one that stays is told of.
+// The previous agent may still be ending; one that keeps running is reported.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "agent.lock")
 	unlock, err := lock(t.Context(), path, 0)
@@ -35,7 +35,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// "fairlead-agent uninstall" removes the file that it has locked. Who waited for it has not locked the node then.
+// "fairlead-agent uninstall" removes the file that it has locked. A process that waited for it has not locked the node
+// then.
 func TestLockOfARemovedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "agent.lock")
 	unlock, err := lock(t.Context(), path, 0)

@@ -1,4 +1,4 @@
-// Package rundir has what an agent keeps in its run directory, for as long as the boot: the lock that makes it the only
+// Package rundir manages what an agent keeps in its run directory until the next boot: the lock that makes it the only
 // one on its node, and the reason why it does not serve pods.
 package rundir
 
@@ -19,15 +19,15 @@ const Path = "/run/fairlead"
 // LockPath is the file that an agent locks.
 const LockPath = Path + "/agent.lock"
 
-// lockWait is how long a new agent waits for the one before it to be gone.
+// lockWait is how long a new agent waits for the previous one to be gone.
 const lockWait = 3 * time.Second
 
-// Lock makes sure that one agent works on the node. It waits a little for an agent on its way out: one that was killed
-// holds the lock until its last thread, or a child of it that is about to start another program, is gone.
+// Lock ensures that only one agent works on the node. It waits briefly for an agent that is ending: one that was killed
+// holds the lock until its last thread, or a child that is about to exec another program, is gone.
 func Lock(ctx context.Context) (unlock func(), err error) { return lock(ctx, LockPath, lockWait) }
 
-// Locked reports whether an agent works on the node. It locks the file for a moment, for which an agent that starts
-// waits. If that cannot be known, it reports false.
+// Locked reports whether an agent works on the node. It locks the file for a moment, for which a starting agent waits.
+// If that cannot be determined, it reports false.
 func Locked() bool { return locked(LockPath) }
 
 func locked(path string) bool {
@@ -51,7 +51,7 @@ func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), 
 		for syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 			if ctx.Err() != nil || time.Now().After(deadline) {
 				f.Close()
-				return nil, fmt.Errorf("another fairlead-agent runs on this node (%s is locked): stop it first", path)
+				return nil, fmt.Errorf("another fairlead-agent is running on this node (%s is locked): stop it first", path)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -66,8 +66,8 @@ func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), 
 	}
 }
 
-// isAt reports whether the file is still the one at path. Otherwise its lock is worth nothing: who uninstalls removes
-// the file that it has locked, and the next to lock creates another.
+// isAt reports whether the file is still the one at path. Otherwise its lock is worthless: an uninstallation removes
+// the file that it has locked, and the next caller creates another.
 func isAt(f *os.File, path string) (bool, error) {
 	locked, err := f.Stat()
 	if err != nil {

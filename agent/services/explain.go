@@ -7,16 +7,16 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Endpoint is one that a port of a Service has by the Kubernetes API.
+// Endpoint is an endpoint of a Service's port in the Kubernetes API.
 type Endpoint struct {
 	To netip.AddrPort
 	// Node is the endpoint's; empty if it is unknown.
 	Node string
-	// Why it is not in force on this node; empty: it is.
+	// Why it is not used on this node; empty: it is.
 	Why string
 }
 
-// Explain is Of with the endpoints that are not in force, and why.
+// Explain is Of with the endpoints that are not used, and why.
 func Explain(s inputs.Service, all []inputs.EndpointSlice, n Node) map[Key][]Endpoint {
 	out := map[Key][]Endpoint{}
 	for k, b := range Of(s, all, n) {
@@ -37,7 +37,7 @@ func Explain(s inputs.Service, all []inputs.EndpointSlice, n Node) map[Key][]End
 	return out
 }
 
-// whyNot is asked about candidates that inForce leaves out.
+// whyNot says why inForce leaves out a candidate.
 func (c candidate) whyNot(local bool, n Node) string {
 	switch {
 	case local && c.Node != n.Name:

@@ -1,5 +1,5 @@
-// Package services says where packets to Services go: for each port of a Service with ClusterIPs, which endpoints are
-// in force on this node. It is pure, and means what kube-proxy means: the order of its questions is the one in the
+// Package services determines where packets to Services go: for each port of a Service with ClusterIPs, which endpoints
+// are used on this node. It is pure, and chooses as kube-proxy does: the order of its checks is the one in the
 // documentation of Services and EndpointSlices ("Virtual IPs and Service Proxies", "Topology Aware Routing").
 package services
 
@@ -13,19 +13,19 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Node is what of the node decides which endpoints are in force.
+// Node is what decides which endpoints a node uses.
 type Node struct{ Name, Zone string }
 
-// Key is where clients send to.
+// Key is the destination of clients' packets.
 type Key struct {
 	Addr     netip.Addr // a ClusterIP
 	Protocol uint8      // IANA's number
 	Port     uint16
 }
 
-// Backends are what packets to a Key become.
+// Backends are the destinations of packets to a Key.
 type Backends struct {
-	// Endpoints are in order, each once. None: the Service refuses.
+	// Endpoints are sorted and unique. None: connections are refused.
 	Endpoints []netip.AddrPort
 	// Affinity is how long a client without connections keeps its endpoint; 0: each connection chooses.
 	Affinity time.Duration
@@ -52,8 +52,8 @@ type candidate struct {
 	to netip.AddrPort
 }
 
-// candidates are the endpoints of a family that serve a port, by its name. One that two slices have, as while it
-// moves from one to the other, counts once, by what the better of them says.
+// candidates are the endpoints of a family that serve a port, by its name. One that is in two slices, as while it moves
+// from one to the other, counts once, with the better state.
 func candidates(all []inputs.EndpointSlice, p inputs.ServicePort, ipv4 bool) []candidate {
 	var out []candidate
 	seen := map[netip.AddrPort]int{}
@@ -82,7 +82,7 @@ func candidates(all []inputs.EndpointSlice, p inputs.ServicePort, ipv4 bool) []c
 	return out
 }
 
-// better orders what two slices say of one endpoint, whatever the order of the slices: one may be older.
+// better orders what two slices say about one endpoint, independently of the order of the slices: one may be older.
 func better(a, b candidate) bool {
 	for _, has := range []func(candidate) bool{
 		func(c candidate) bool { return c.Ready },
@@ -97,8 +97,8 @@ func better(a, b candidate) bool {
 	return false
 }
 
-// inForce chooses: those that are ready, of these the ones that hints name for this node or its zone, or, with
-// internalTrafficPolicy Local, the node's own; if there is none, those that terminate and still serve.
+// inForce chooses the endpoints to use: those that are ready, of these the ones that hints name for this node or its
+// zone, or, with internalTrafficPolicy Local, the node's own; if there are none, those that terminate and still serve.
 func inForce(all []candidate, local bool, n Node) []netip.AddrPort {
 	reachable := all
 	if local {
@@ -119,8 +119,8 @@ func inForce(all []candidate, local bool, n Node) []netip.AddrPort {
 	return out
 }
 
-// Most are at most so many of the endpoints, in order. Each node has others, so that all endpoints of the cluster have
-// clients, and keeps those that it has while others come and go.
+// Most returns at most the given number of endpoints, in order. Each node gets a different selection, so that all
+// endpoints have clients, and keeps its endpoints while others come and go.
 func Most(endpoints []netip.AddrPort, most int, node string) []netip.AddrPort {
 	if len(endpoints) <= most {
 		return endpoints
@@ -137,8 +137,8 @@ func Most(endpoints []netip.AddrPort, most int, node string) []netip.AddrPort {
 	return out
 }
 
-// hinted are the ready endpoints that are meant for this node, or else for its zone. Hints count only if all have one,
-// and if one of them is meant for here: without that clients would have none.
+// hinted are the ready endpoints whose hints name this node, or else its zone. Hints count only if all endpoints have
+// one, and one of them is for here: otherwise clients would have no endpoint.
 func hinted(ready []candidate, n Node) []candidate {
 	for _, by := range []struct {
 		here string

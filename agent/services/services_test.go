@@ -41,8 +41,8 @@ func endpoint(t *testing.T, s string) inputs.Endpoint {
 	return e
 }
 
-// Of more endpoints than Open vSwitch takes, nodes take different ones, so that none is left out by all, and each keeps
-// most of its own when some leave and others come.
+// If there are more endpoints than Open vSwitch takes, nodes use different ones, so that none is omitted by all, and
+// each node keeps most of its own when some leave and others come.
 func TestMost(t *testing.T) {
 	endpoints := func(from, to int) (out []netip.AddrPort) {
 		for i := from; i < to; i++ {
@@ -74,7 +74,7 @@ func TestMost(t *testing.T) {
 	}
 }
 
-// Which endpoints are in force, as kube-proxy's documentation has it.
+// Which endpoints are used, according to kube-proxy's documentation.
 func TestEndpointsInForce(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -143,7 +143,7 @@ func TestEndpointsInForce(t *testing.T) {
 	}
 }
 
-// What is not in force has a reason.
+// Endpoints that are not used have a reason.
 func TestExplain(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -167,7 +167,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A node that does not know its zone has no hints for it.
+// A node without a zone has no hints for it.
 func TestWithoutAZone(t *testing.T) {
 	s := inputs.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		Ports: []inputs.ServicePort{{Protocol: 6, Port: 80}}}

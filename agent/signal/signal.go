@@ -1,5 +1,5 @@
-// Package signal wakes a goroutine up: that something has changed, not what, so that any number of changes are one
-// signal until it is received.
+// Package signal wakes up a goroutine. A signal says that something has changed, not what, so any number of changes are
+// one signal until it is received.
 package signal
 
 import (
@@ -10,10 +10,10 @@ import (
 // Signal is received from like any channel.
 type Signal chan struct{}
 
-// New returns a Signal that was not notified yet.
+// New returns a Signal that has not been notified.
 func New() Signal { return make(Signal, 1) }
 
-// Notify never waits: who is behind learns of all that has happened by one signal.
+// Notify never waits: a slow receiver gets one signal for all changes.
 func (s Signal) Notify() {
 	select {
 	case s <- struct{}{}:
@@ -21,7 +21,7 @@ func (s Signal) Notify() {
 	}
 }
 
-// Loop calls work in every interval, and whenever wake receives (nil: never), until ctx ends.
+// Loop calls work once per interval, and whenever wake receives (nil: never), until ctx ends.
 func Loop(ctx context.Context, interval time.Duration, wake <-chan struct{}, work func(context.Context)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

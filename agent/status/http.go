@@ -16,10 +16,9 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// ServeHTTP answers /healthz (the process runs), /readyz (the node serves
-// pods, or 503 and the reason; what is degraded follows the "ok"), /state (api.AgentState, to clients on the node
-// itself), POST /reach/NODE (to these as well: probe is called with it) and, unless switched off, /metrics. It returns
-// when ctx ends, or at once when the address can't be used.
+// ServeHTTP serves /healthz (the process runs), /readyz (the node serves pods, or 503 and the reason; what is degraded
+// follows the "ok"), /state (api.AgentState, only for clients on the node itself), POST /reach/NODE (for these, too: it
+// calls probe) and, unless disabled, /metrics. It returns when ctx ends, or at once if the address can't be used.
 func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, state func() api.AgentState,
 	probe func(node string, now time.Time) error, m *Metrics) error {
 	mux := http.NewServeMux()
@@ -40,7 +39,7 @@ func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, sta
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(state()) // who asked may have gone
+		_ = json.NewEncoder(w).Encode(state()) // the client may be gone
 	})
 	mux.HandleFunc("POST /reach/{node}", func(w http.ResponseWriter, r *http.Request) {
 		if !fromHere(r) {

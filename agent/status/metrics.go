@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// Metrics are what /metrics shows, by who counts it. All names begin with fairlead_.
+// Metrics are the metrics at /metrics, by the part that counts them. All names begin with fairlead_.
 type Metrics struct {
 	Registry *prometheus.Registry
 	Health   HealthMetrics
@@ -27,7 +27,7 @@ type Metrics struct {
 // HealthMetrics say whether the node serves pods.
 type HealthMetrics struct {
 	Ready, Degraded, InputProblems, Uplink, UplinkWanted, TunnelUnusable, RestoreWaitArmed, Policies prometheus.Gauge
-	// Unwritable has a series for the uplink's journal while that cannot be written.
+	// Unwritable has a series while the uplink's journal cannot be written.
 	Unwritable *prometheus.GaugeVec
 }
 
@@ -44,7 +44,7 @@ type LoopMetrics struct {
 	Services, Refusing prometheus.Gauge
 }
 
-// PeerMetrics count the other nodes.
+// PeerMetrics count other nodes.
 type PeerMetrics struct {
 	Served, Refused prometheus.Gauge
 	PodCIDRs        *prometheus.GaugeVec
@@ -70,7 +70,7 @@ type PoolMetrics struct {
 	Probes               *prometheus.CounterVec
 }
 
-// NewMetrics registers all of them, and those of the Go runtime and of the process. version is the program's.
+// NewMetrics registers all of them, and those of the Go runtime and of the process. version is that of the program.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{Registry: prometheus.NewRegistry(), Health: newHealthMetrics(), Loop: newLoopMetrics(),
 		Peers: newPeerMetrics(), Pods: newPodMetrics(), Pools: newPoolMetrics(), Reach: newReachMetrics()}
@@ -94,10 +94,10 @@ func newHealthMetrics() HealthMetrics {
 	return HealthMetrics{
 		Ready:         gauge("ready", "1 when the node serves pods, else 0."),
 		Degraded:      gauge("degraded", "1 when something does not work though the node serves pods. The log says what."),
-		InputProblems: gauge("input_problems", "Rejected objects or manifests; their last valid content stays in force."),
+		InputProblems: gauge("input_problems", "Rejected objects or manifests; their last valid content stays in effect."),
 		Uplink:        gauge("uplink_attached", "1 when the node's NIC is attached, for bridged pods."),
 		Unwritable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_uplink_journal_unwritable",
-			Help: "1, with path and error as labels, while the uplink's journal cannot be written to disk; else there is no series."},
+			Help: "1, with path and error as labels, while the uplink's journal cannot be written to disk; otherwise absent."},
 			[]string{"path", "error"}),
 		UplinkWanted:   gauge("uplink_wanted", "1 when the node's NIC should be attached: enableBridgingMode is set."),
 		TunnelUnusable: gauge("tunnel_unusable", "1 when no packets go through the tunnel to other nodes. The log says why."),
@@ -114,7 +114,7 @@ func newLoopMetrics() LoopMetrics {
 		Flows:       gauge("flows", "OpenFlow flows that the node should have."),
 		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
 		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier; flows have fairlead_flow_changes_total.", "kind"),
-		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
+		Drift:       counters("drift_repaired_total", "External changes to the node that were reverted.", "kind"),
 		Policies:    newPolicyMetrics(),
 		Services:    gauge("service_ports", "Ports of Services, of each ClusterIP, that Open vSwitch translates."),
 		Refusing:    gauge("service_ports_refusing", "Ports of Services, of each ClusterIP, that have no endpoint for pods of this node."),
@@ -126,7 +126,7 @@ func newPeerMetrics() PeerMetrics {
 		Served:  gauge("peers", "Other nodes whose pods are served."),
 		Refused: gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
 		PodCIDRs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_peer_podcidrs",
-			Help: "PodCIDRs of other nodes by the path there: tunnel, direct (a node of the same subnet) or routers " +
+			Help: "PodCIDRs of other nodes by path type: tunnel, direct (a node in the same subnet) or routers " +
 				"(left to the underlay's)."}, []string{"path"}),
 	}
 }
@@ -134,11 +134,11 @@ func newPeerMetrics() PeerMetrics {
 func newReachMetrics() ReachMetrics {
 	return ReachMetrics{
 		Peers: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_reach_peers",
-			Help: "Other nodes that are probed (reachability: probe), by what is known of the path of pods: reached, unknown, " +
-				"away (agent or node does not run), lossy, narrow (no full-size packet passes) or broken (none does in a direction). " +
+			Help: "Other nodes that are probed (reachability: probe), by the state of the path to their pods: reached, unknown, " +
+				"away (agent or node does not run), lossy, narrow (no full-size packets pass) or broken (none pass in one direction). " +
 				"fairleadctl doctor names them."}, []string{"state"}),
-		Packets: counters("reach_packets_total", "Packets of probes of other nodes' pods: sent, heard, or ignored because they "+
-			"are from nowhere that they should be.", "kind"),
+		Packets: counters("reach_packets_total", "Probe packets of reachability: sent, heard, or ignored because they "+
+			"came from where none should.", "kind"),
 	}
 }
 
@@ -148,7 +148,7 @@ func newPodMetrics() PodMetrics {
 		Outside:    gauge("pods_outside_podcidr", "Pods with an address of a podCIDR that the node had before. The log names them."),
 		Requests: prometheus.NewHistogramVec(duration("cni_request_duration_seconds",
 			"Duration of CNI requests by verb and CNI error code (0 is success)."), []string{"verb", "code"}),
-		Reclaimed: counters("reclaimed_total", "What deleted pods left behind, and the agent reclaimed.", "kind"),
+		Reclaimed: counters("reclaimed_total", "Leftovers of deleted pods that the agent reclaimed.", "kind"),
 	}
 }
 
@@ -159,7 +159,7 @@ func newPoolMetrics() PoolMetrics {
 		Conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_address_conflicts_total",
 			Help: "Addresses of IPPools that hosts outside of the cluster use. The log names them."}),
 		PendingReleases: gauge("pool_addresses_pending_release", "Deleted pods whose addresses of IPPools are not released yet."),
-		Probes: counters("pool_probes_total", "Addresses about which the underlay was asked: by an ADD, which waited for it, "+
+		Probes: counters("pool_probes_total", "Addresses that were probed on the underlay: by an ADD, which waited for it, "+
 			"or ahead of one.", "when"),
 	}
 }
@@ -210,7 +210,7 @@ func (m *Metrics) Desired(d desired.State) {
 	m.Peers.Refused.Set(float64(len(d.Problems)))
 }
 
-// Flag is the value of a gauge that says yes or no.
+// Flag is the value of a boolean gauge.
 func Flag(yes bool) float64 {
 	if yes {
 		return 1
@@ -223,25 +223,25 @@ func (m *PodMetrics) Request(verb, code string, seconds float64) {
 	m.Requests.WithLabelValues(verb, code).Observe(seconds)
 }
 
-// AddClient adds how often the API server was asked.
+// AddClient adds the number of requests to the API server.
 func (m *Metrics) AddClient(client *kube.Client) {
 	m.Registry.MustRegister(client.Requests)
 }
 
-// AddInputs adds what is known of the API server.
+// AddInputs adds the state of the inputs from the API server.
 func (m *Metrics) AddInputs(k *inputs.Kubernetes) {
 	function := func(name, help string, value func() float64) {
 		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help}, value))
 	}
-	function("api_synced", "1 when all that the agent reads of the Kubernetes API is up to date, else 0.", func() float64 {
+	function("api_synced", "1 when all that the agent reads from the Kubernetes API is up to date, else 0.", func() float64 {
 		s := k.Snapshot()
 		return Flag(s.Trouble == nil && !s.Unread)
 	})
-	function("api_last_contact_timestamp_seconds", "When the Kubernetes API server last gave a sign of life.",
+	function("api_last_contact_timestamp_seconds", "When the agent last heard from the Kubernetes API server.",
 		func() float64 { return float64(k.LastContact().UnixMilli()) / 1000 })
 	for resource := range k.Failures() {
 		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_failures_total",
-			Help:        "Requests and watches of the Kubernetes API that failed.",
+			Help:        "Requests to and watches of the Kubernetes API that failed.",
 			ConstLabels: prometheus.Labels{"resource": resource},
 		}, func() float64 { return float64(k.Failures()[resource]) }))
 	}

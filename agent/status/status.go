@@ -1,4 +1,4 @@
-// Package status makes known how the node is: as one value to CNI requests and health checks, over HTTP, and in
+// Package status publishes the state of the node: as one value for CNI requests and health checks, over HTTP, and in
 // metrics.
 package status
 
@@ -14,46 +14,46 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// Status is how the last round of the loop left the node. It is replaced, never changed.
+// Status is the state of the node after the last round of the loop. It is replaced, never changed.
 type Status struct {
 	PodCIDRs []netip.Prefix
 	// PodMTU and BridgedMTU are the MTUs of routed and of bridged pods, in bytes.
 	PodMTU, BridgedMTU int
-	// NIC is the interface on which the underlay is probed, NoUplink says why it is not there for bridged pods, and
+	// NIC is the interface on which the underlay is probed, NoUplink says why it is not available for bridged pods, and
 	// VLANDevices are its VLAN sub-interfaces, by VLAN.
 	NIC         string
 	NoUplink    error
 	VLANDevices map[uint16]string
 	Computed
-	// AddRefused says why no routed pod may be added, though the rest works.
+	// AddRefused says why no routed pod may be added, although the rest works.
 	AddRefused error
 	// NoTunnel says why no packets go through the tunnel to other nodes.
 	NoTunnel error
-	// OVSStart tells the ovs-vswitchd that runs from those before (vswitchd.RunningStartID); empty: none runs.
+	// OVSStart distinguishes the running ovs-vswitchd from earlier ones (vswitchd.RunningStartID); empty: none runs.
 	OVSStart string
 	// OVSDown says what is wrong with Open vSwitch when it can do nothing.
 	OVSDown error
 	// NotReady says what does not work. nil means that the node serves pods.
 	NotReady error
-	// Degraded says what does not work though pods are served.
+	// Degraded says what does not work although pods are served.
 	Degraded error
 	// Runtime is the node's container runtime, as inputs.Node has it.
 	Runtime  string
 	Snapshot *inputs.Snapshot
 }
 
-// Computed is of the last round that computed what is desired.
+// Computed is from the last round that computed the desired state.
 type Computed struct {
 	Peers     []desired.Peer
 	Transport link.Transport
 	Overhead  int // of a tunnel, in bytes
 	Flows     []openflow.Flow
 	Pods      int
-	// Unanswered are the podCIDRs of other nodes to which packets went while none came from there, in order.
+	// Unanswered are the podCIDRs of other nodes to which packets were sent while none came back, in order.
 	Unanswered []netip.Prefix
 }
 
-// MTUOf is the MTU of a's interface if it is made now, in bytes.
+// MTUOf is the MTU that a's interface would get now, in bytes.
 func (s *Status) MTUOf(a api.Attachment) int {
 	if a.Bridged {
 		return s.BridgedMTU
@@ -61,7 +61,7 @@ func (s *Status) MTUOf(a api.Attachment) int {
 	return s.PodMTU
 }
 
-// Board has the status of now. Any number of goroutines may read it.
+// Board has the current status. Any number of goroutines may read it.
 type Board struct {
 	current atomic.Pointer[Status]
 	runtime chan struct{} // see OtherRuntime
@@ -69,35 +69,35 @@ type Board struct {
 	unknown atomic.Pointer[string] // see RuntimeUses
 }
 
-// ErrStarting is why an agent does not serve pods yet that waits for nothing.
+// ErrStarting is the reason of an agent that does not serve pods yet and waits for nothing in particular.
 var ErrStarting = errors.New("the agent is starting, and has not configured the node yet")
 
-// NewBoard returns a board of an agent that is starting.
+// NewBoard returns the board of a starting agent.
 func NewBoard(snapshot *inputs.Snapshot) *Board {
 	b := &Board{runtime: make(chan struct{}, 1)}
 	b.Publish(&Status{NotReady: ErrStarting, Snapshot: snapshot})
 	return b
 }
 
-// Load returns the status of now.
+// Load returns the current status.
 func (b *Board) Load() *Status { return b.current.Load() }
 
-// Publish replaces the status and returns the one before, nil at first.
+// Publish replaces the status and returns the previous one, nil at first.
 func (b *Board) Publish(s *Status) (before *Status) {
 	before = b.current.Swap(s)
 	if before != nil && before.Runtime != s.Runtime {
 		select {
 		case b.runtime <- struct{}{}:
-		default: // who waits for it has not looked yet
+		default: // the last notification is still pending
 		}
 	}
 	return before
 }
 
-// OtherRuntime receives when the node's container runtime is another than before. One goroutine may wait for it.
+// OtherRuntime receives when the node's container runtime has changed. One goroutine may wait for it.
 func (b *Board) OtherRuntime() <-chan struct{} { return b.runtime }
 
-// Serving notes that CNI requests are answered, and that the container runtime knows of the network.
+// Serving notes that CNI requests are answered, and that the network configuration is installed.
 func (b *Board) Serving() { b.serving.Store(true) }
 
 // RuntimeUses notes why the container runtime does not use Fairlead's network; nil: it does.
@@ -117,8 +117,7 @@ func (b *Board) Ready() error {
 	return nil
 }
 
-// State is what the agent says of itself to people on its node (fairleadctl). version is the agent's, node the name of
-// the node's Node.
+// State is what the agent reports to fairleadctl on its node. version is the agent's, node the name of the node's Node.
 func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	s := b.Load()
 	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: b.Degraded(),
@@ -146,7 +145,7 @@ func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	return out
 }
 
-// Degraded is what does not work though pods are served; empty: all does.
+// Degraded is what does not work although pods are served; empty: all works.
 func (b *Board) Degraded() string {
 	s := b.Load()
 	if why := b.unknown.Load(); why != nil && *why != "" {

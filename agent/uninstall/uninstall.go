@@ -1,5 +1,5 @@
 // Package uninstall removes from a node all that agents have put there, and restores what they have changed. Each kind
-// of thing is recognised as its applier recognises it (datapath/doc.go).
+// of resource is recognised as by its applier (datapath/doc.go).
 package uninstall
 
 import (
@@ -27,8 +27,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// stateDir is where a node keeps what outlives a boot. Below it are the directories of which this and other packages
-// speak.
+// stateDir is where a node keeps what outlives a boot, in directories of this and other packages.
 const stateDir = "/var/lib/fairlead"
 
 // takenWait is how long Run waits for ovs-vswitchd to remove interfaces.
@@ -38,7 +37,7 @@ const takenWait = 10 * time.Second
 type Options struct {
 	// OVSRunDir has the sockets of Open vSwitch.
 	OVSRunDir string
-	// DryRun changes nothing and says what would be done.
+	// DryRun changes nothing and prints what would be done.
 	DryRun bool
 	// Out gets a line for everything that was done.
 	Out io.Writer
@@ -46,8 +45,8 @@ type Options struct {
 }
 
 // Run removes from the node all that agents have put there, and restores what they have changed. No agent may run
-// meanwhile. It may be ended at any time, and repeated: what is left is recognised as an agent would. What fails is no
-// reason to leave the rest.
+// meanwhile. It may be interrupted at any time, and repeated: it recognises what is left as an agent would. If a step
+// fails, the rest is still done.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := rundir.Lock(ctx)
 	if err != nil {
@@ -56,39 +55,39 @@ func Run(ctx context.Context, o Options) error {
 	defer unlock()
 	u := uninstall{Options: o}
 	for _, step := range []func(context.Context) error{
-		// First what leads new pods here, then the node's own network, then the rest. Of routes, those that are there
-		// as long as the gateway is.
+		// First what brings new pods here, then the node's own network, then the rest. Routes come before the gateway is
+		// removed, which would take them along.
 		u.conflist, u.uplink, u.veths, u.routes, u.openVSwitch, u.iptables, u.plugins, u.state,
 	} {
 		if err := step(ctx); err != nil {
 			u.errs = append(u.errs, err)
 		}
 		if ctx.Err() != nil {
-			if !o.DryRun { // where an earlier run has finished, the lock would be all that is left
+			if !o.DryRun { // after an earlier run that finished, only the lock would be left
 				_ = os.Remove(rundir.LockPath)
 				_ = os.Remove(rundir.Path) // something may be in it
 			}
-			return errors.Join(append(u.errs, errors.New("not finished: interrupted. Run it again"))...)
+			return errors.Join(append(u.errs, errors.New("interrupted before the end. Run the command again"))...)
 		}
 	}
 	if err := errors.Join(u.errs...); err != nil {
-		return fmt.Errorf("something is left on this node. Fix the following and run this again:\n%w", err)
+		return fmt.Errorf("something is left on this node. Fix the following and run the command again:\n%w", err)
 	}
 	switch {
 	case !u.said:
-		fmt.Fprintln(u.Out, "there is nothing of Fairlead to be removed from this node")
+		fmt.Fprintln(u.Out, "there is nothing of Fairlead to remove from this node")
 	case !o.DryRun:
-		u.say("done: this node is as it was, but for forwarding, which stays on (net.ipv4.ip_forward, net.ipv6.conf.*.forwarding)")
+		u.say("done: this node is as it was, except for forwarding, which stays on (net.ipv4.ip_forward, net.ipv6.conf.*.forwarding)")
 	}
 	return nil
 }
 
-// uninstall is one run of it.
+// uninstall is the state of one run.
 type uninstall struct {
 	Options
 	errs []error
 	said bool
-	// restored is the uplink's bridge, which is gone with it, or would be.
+	// restored is the uplink's bridge, which was removed by its restore, or would be.
 	restored string
 }
 
@@ -138,11 +137,11 @@ func (u *uninstall) uplink(ctx context.Context) error {
 	return nil
 }
 
-// openVSwitch takes the rows out of the database, and where no ovs-vswitchd runs what it has left in the kernel.
+// openVSwitch removes the rows from the database, and, if no ovs-vswitchd runs, what it has left in the kernel.
 func (u *uninstall) openVSwitch(ctx context.Context) error {
 	db := rows.Find(u.OVSRunDir)
 	if !db.Running() && db.File == "" {
-		return nil // no Open vSwitch was ever here, or its database was below /run and the node was booted
+		return nil // there was never an Open vSwitch here, or its database was below /run and the node was rebooted
 	}
 	m, err := db.FindMarked(ctx)
 	if err != nil || m.Empty() {
@@ -192,7 +191,7 @@ func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked)
 func (u *uninstall) veths(context.Context) error {
 	names, err := link.RemoveAll(u.DryRun)
 	if len(names) > 0 {
-		u.say("%d interfaces of pods removed: these pods have no network now. Delete them when another one is installed",
+		u.say("%d pod interfaces removed: these pods have no network now. Delete them when another network is installed",
 			len(names))
 	}
 	removed, rerr := link.RemoveNetns(api.ReachEnd, u.DryRun)
@@ -226,11 +225,11 @@ func (u *uninstall) plugins(context.Context) error {
 	return err
 }
 
-// state removes the node's files, if what is recorded in them was done. Addresses in a directory may be those of
+// state removes the node's files, once what is recorded in them is done. A directory of allocations may have those of
 // other nodes as well.
 func (u *uninstall) state(context.Context) error {
 	if len(u.errs) > 0 {
-		return fmt.Errorf("%s is kept until the rest is done: it has what is needed for that", stateDir)
+		return fmt.Errorf("%s is kept until the rest is done, which needs it", stateDir)
 	}
 	for _, dir := range []string{stateDir, rundir.Path} {
 		entries, err := os.ReadDir(dir)
@@ -241,10 +240,10 @@ func (u *uninstall) state(context.Context) error {
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			if e.Name() == "allocations" && holds(path) {
-				fmt.Fprintf(u.Out, "%s left alone: it says which addresses are in use, perhaps for other nodes, too\n", path)
+				fmt.Fprintf(u.Out, "%s left in place: it records which addresses are in use, perhaps by other nodes, too\n", path)
 				continue
 			}
-			// Until the lock is removed no agent can have it.
+			// Until it is removed, no agent can take the lock.
 			removed = removed || path != rundir.LockPath
 			if !u.DryRun {
 				if err := os.RemoveAll(path); err != nil {
@@ -256,7 +255,7 @@ func (u *uninstall) state(context.Context) error {
 			u.say("state in %s removed", dir)
 		}
 		if !u.DryRun {
-			_ = os.Remove(dir) // it may be a mount point, or have something left
+			_ = os.Remove(dir) // it may be a mount point, or not empty
 		}
 	}
 	return nil

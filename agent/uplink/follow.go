@@ -10,17 +10,18 @@ import (
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
-// followAgain lies between two subscriptions: what has ended one, such as more changes than the kernel keeps, may last.
+// followAgain is the pause between two subscriptions: what has ended one, such as more changes than the kernel buffers,
+// may last.
 const followAgain = time.Second
 
-// notifications are the kernel's, of interfaces and addresses. Both channels are closed when they end, and have to be
-// read until then.
+// notifications are the kernel's notifications of interfaces and addresses. Both channels are closed when they end, and
+// must be read until then.
 type notifications struct {
 	links chan netlink.LinkUpdate
 	addrs chan netlink.AddrUpdate
 }
 
-// subscribe asks for notifications until ctx ends. With an error those that come are to be read all the same.
+// subscribe requests notifications until ctx ends. After an error, those that arrive must still be read.
 func subscribe(ctx context.Context) (notifications, error) {
 	s := notifications{make(chan netlink.LinkUpdate, 100), make(chan netlink.AddrUpdate, 100)}
 	err := netlink.LinkSubscribe(s.links, ctx.Done())
@@ -37,7 +38,7 @@ func subscribe(ctx context.Context) (notifications, error) {
 // drain reads what is left. It does not wait for that: only the next notification may end it.
 func (s notifications) drain() {
 	go func() {
-		for range s.links { //nolint:revive // nobody is interested any more
+		for range s.links { //nolint:revive // discarded
 		}
 	}()
 	go func() {
@@ -46,8 +47,8 @@ func (s notifications) drain() {
 	}()
 }
 
-// followInterfaces has Run look at the uplink when an interface or address of it changes, until ctx ends. Where
-// notifications end, some may be lost: it subscribes again, and Run looks after that.
+// followInterfaces makes Run check the uplink when one of its interfaces or addresses changes, until ctx ends. When
+// notifications end, some may be lost: it subscribes again, after which Run checks the uplink.
 func (n *Uplink) followInterfaces(ctx context.Context, subscribe func(context.Context) (notifications, error)) {
 	failed := false
 	for ctx.Err() == nil {
@@ -63,7 +64,7 @@ func (n *Uplink) followInterfaces(ctx context.Context, subscribe func(context.Co
 		cancel()
 		s.drain()
 		if err != nil && !failed {
-			n.log.Error(err, "following interfaces; until that works, changes of the uplink are seen every "+n.every.Uplink.String())
+			n.log.Error(err, "watching interfaces; until that works, changes of the uplink are seen every "+n.every.Uplink.String())
 		}
 		failed = true
 		select {
@@ -73,9 +74,9 @@ func (n *Uplink) followInterfaces(ctx context.Context, subscribe func(context.Co
 	}
 }
 
-// follow returns nil if ctx has ended, else an error when notifications have.
+// follow returns nil if ctx has ended, else an error when notifications have ended.
 func (n *Uplink) follow(ctx context.Context, s notifications) error {
-	bridge := 0 // the index of br-uplink, as last heard
+	bridge := 0 // the index of br-uplink, as last reported
 	for {
 		select {
 		case <-ctx.Done():

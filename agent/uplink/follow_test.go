@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// Notifications that end, of either kind, are asked for again, and what was lost meanwhile is looked for.
+// After notifications of either kind end, they are requested again, and what was missed is checked.
 func TestFollowAgain(t *testing.T) {
 	n := &Uplink{look: signal.New(), every: api.DefaultIntervals().Agent}
 	n.state.Store(&state{})
@@ -62,7 +62,7 @@ func TestFollowAgain(t *testing.T) {
 	<-ended
 }
 
-// More changes than the kernel keeps for a reader end the notifications of each kind.
+// More changes than the kernel buffers for a reader end the notifications of each kind.
 func TestRootNotificationsEnd(t *testing.T) {
 	node := nstest.New(t)
 	var s notifications

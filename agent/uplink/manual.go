@@ -11,13 +11,13 @@ import (
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
-// ErrWhichNIC says that nothing names the NIC: a pattern does not, of several that fit the agent takes the Node's.
+// ErrWhichNIC says that nothing names the NIC: a pattern does not, as the agent picks among several matches by the
+// Node's address.
 var ErrWhichNIC = errors.New("say which NIC: --nic, or transportInterface in the config file, by its name " +
 	"(the agent finds it by a pattern or by the Node's address, which this command does not know)")
 
-// OpenManual reads the journal, and plans a manual attach as the agent with that
-// config would do it, of the named NIC, else the config's, else the one that the
-// journal has under way. The error is ErrWhichNIC where there is none.
+// OpenManual reads the journal, and plans a manual attach as the agent with that config would do it, of the named NIC,
+// else the config's, else the one that the journal has in progress. The error is ErrWhichNIC if there is none.
 func OpenManual(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*datapath.Uplink, datapath.Plan, error) {
 	u, err := datapath.Open(journal, log)
 	if err != nil {

@@ -4,13 +4,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// steerCounts are the counts of the uplink's programs in mode steer, read when the metrics are collected.
+// steerCounts are the counters of the uplink's programs in mode steer, read when the metrics are collected.
 type steerCounts struct{ uplink *Uplink }
 
 func (steerCounts) desc() (frames, bytes *prometheus.Desc) {
 	labels := []string{"from", "to"}
 	return prometheus.NewDesc("fairlead_uplink_frames_total",
-			"Frames that the programs of uplink mode steer sent, by source and destination. One that the NIC merges or splits is one.",
+			"Frames that the programs of uplink mode steer sent, by source and destination. A frame that the NIC merges or splits counts once.",
 			labels, nil),
 		prometheus.NewDesc("fairlead_uplink_bytes_total", "Bytes of these frames.", labels, nil)
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/standalone"
 )
 
-// reach is what Run remembers of an attached uplink from one look to the next: whether br-uplink is as it was made, and
-// whether the host's way out works.
+// reach is what Run remembers about an attached uplink between two checks: whether br-uplink is as it was created, and
+// whether the host reaches its gateway or the API server.
 type reach struct {
 	bridge *openflow.Switch // the connection to br-uplink; nil: none
 	looked time.Time
-	// failed are looks in a row at which neither gateway nor API server answered. rebuilt: br-uplink was created anew
+	// failed are the consecutive checks at which neither gateway nor API server answered. rebuilt: br-uplink was recreated
 	// since the first. told: it was logged that the uplink is not the cause.
 	failed        int
 	rebuilt, told bool
 }
 
-// forget is for a way out that works, or is not to be judged.
+// forget resets r when the host reaches them, or that cannot be judged.
 func (r *reach) forget() { r.failed, r.rebuilt, r.told = 0, false, false }
 
 func (r *reach) close() {
@@ -41,7 +41,7 @@ func (n *Uplink) forwards(ctx context.Context) bool {
 	return vswitchd.Running(n.cfg.OVSRunDir) && !vswitchd.Hangs(ctx, n.cfg.OVSRunDir) && (n.Waits == nil || !n.Waits())
 }
 
-// revertFlows creates br-uplink anew if somebody has changed its flows, or how its ports are configured: that is in no
+// revertFlows recreates br-uplink after an external change of its flows or of its ports' configuration, which is in no
 // row of the database.
 func (n *Uplink) revertFlows(ctx context.Context) (steps []string, err error) {
 	differences, err := n.differences(ctx)
@@ -76,12 +76,12 @@ func (n *Uplink) differences(ctx context.Context) (d []string, err error) {
 	return standalone.Differences(ctx, n.reach.bridge)
 }
 
-// checkReached looks whether the host's way out works while the NIC is attached, whatever may be the reason. If it does
-// not, but the default gateway answers on the NIC itself, Open vSwitch is in the way: br-uplink is created anew, and if
-// that does not help the host gets its NIC back. A gateway that is off costs a few frames per look, and nothing more.
+// checkReached checks whether the host reaches its gateway or the API server while the NIC is attached. If it does not,
+// but the default gateway answers on the NIC itself, Open vSwitch is the cause: br-uplink is recreated, and if that
+// does not help, the NIC is returned to the host. A gateway that is off costs only a few frames per check.
 func (n *Uplink) checkReached(ctx context.Context) {
 	r := &n.reach
-	if r.failed == 0 && time.Since(r.looked) < n.every.Uplink/2 { // the last look was for an event
+	if r.failed == 0 && time.Since(r.looked) < n.every.Uplink/2 { // the last check was for an event
 		return
 	}
 	r.looked = time.Now()
@@ -95,7 +95,7 @@ func (n *Uplink) checkReached(ctx context.Context) {
 		return
 	case err == nil:
 		if r.told || r.rebuilt {
-			n.log.Info("the host's way out works again", "nic", n.state.Load().nic)
+			n.log.Info("the default gateway or the API server answers again", "nic", n.state.Load().nic)
 		}
 		r.forget()
 		return
@@ -114,7 +114,7 @@ func (n *Uplink) checkReached(ctx context.Context) {
 	n.cure(ctx, fmt.Errorf("the default gateway answers on the NIC itself, but not through Open vSwitch: %w", err))
 }
 
-// cure does what is left to have the host reached.
+// cure recreates br-uplink, or, if that did not help, rolls the attach back.
 func (n *Uplink) cure(ctx context.Context, why error) {
 	r := &n.reach
 	if !r.rebuilt {

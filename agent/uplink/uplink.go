@@ -1,6 +1,6 @@
-// Package uplink keeps the node's NIC attached to Open vSwitch for bridged pods, as the config wants it, and returns
-// it to the host while Open vSwitch is away. How a NIC is attached and restored, and by which journal that is
-// recognised, is in package datapath/uplink.
+// Package uplink keeps the node's NIC attached to Open vSwitch for bridged pods, as the config says, and returns it to
+// the host while Open vSwitch is down. How a NIC is attached and restored, and by which journal that is recognised, is
+// in package datapath/uplink.
 package uplink
 
 import (
@@ -26,11 +26,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// gatewayLimit is how long to wait for a gateway: the kernel asks it by unicast for 3 s, then by broadcast.
+// gatewayLimit is how long to wait for a gateway: the kernel probes it by unicast for 3 s, then by broadcast.
 const gatewayLimit = 5 * time.Second
 
-// Uplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
-// pods are served.
+// Uplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Routed pods are served whatever its
+// state.
 type Uplink struct {
 	journal string // path
 	cfg     api.AgentConfig
@@ -38,12 +38,12 @@ type Uplink struct {
 	kube    *kube.Client
 	log     logr.Logger
 	metrics *status.Metrics
-	// Changed is notified when the uplink was repaired or is no longer there.
+	// Changed is notified when the uplink was repaired or is gone.
 	Changed signal.Signal
-	look    signal.Signal // has Run look at the uplink
+	look    signal.Signal // makes Run check the uplink
 
 	// Waits reports whether ovs-vswitchd forwards nothing new yet because it waits for flows (flow-restore-wait); nil
-	// as long as that is unknown. It is set once, before Attach.
+	// while that is unknown. It is set once, before Attach.
 	Waits func() bool
 	// away: the host has its NIC until Open vSwitch is back.
 	away atomic.Bool
@@ -56,18 +56,18 @@ type Uplink struct {
 
 // state is replaced, never changed.
 type state struct {
-	// nic is attached, or was at the last look. holder has the host's addresses then: the NIC itself in mode
+	// nic is attached, or was at the last check. holder has the host's addresses while it is: the NIC itself in mode
 	// steer, whose programs are pinned in the directory pins.
 	nic, holder, pins string
 	attached          bool
-	// why says why not, nil only if it is. unwritable is a *journal.Error while it is, though its journal cannot be
-	// written.
+	// why says why it is not attached, and is nil only if it is. unwritable is a *journal.Error while it is attached, but
+	// its journal cannot be written.
 	why, unwritable error
 }
 
 var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
 
-// Open reads the journal, by its path.
+// Open reads the journal at the given path.
 func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client,
 	m *status.Metrics, log logr.Logger) *Uplink {
 	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
@@ -93,7 +93,7 @@ func attachedState(u *datapath.Uplink) *state {
 	return &state{nic: j.NIC.Name, holder: j.Holder(), pins: j.Pins, attached: true}
 }
 
-// Holder is the interface that has the addresses which the config says are on name, which may be a pattern.
+// Holder is the interface that has the addresses which, according to the config, are on name, which may be a pattern.
 func (n *Uplink) Holder(name string) string {
 	if s := n.state.Load(); s.attached && link.Fits(name, s.nic) {
 		return s.holder
@@ -101,7 +101,7 @@ func (n *Uplink) Holder(name string) string {
 	return name
 }
 
-// Underlay is the interface on which the host hears the underlay while the uplink is attached, else empty.
+// Underlay is the interface on which the host receives from the underlay while the uplink is attached, else empty.
 func (n *Uplink) Underlay() string {
 	if s := n.state.Load(); s.attached {
 		return s.holder
@@ -128,7 +128,7 @@ func (n *Uplink) Sync(pods []steer.Entry) error {
 	return nil
 }
 
-// counts are how many frames of mode steer went which way; none in mode bridge.
+// counts are the frame counters of mode steer by source and destination; none in mode bridge.
 func (n *Uplink) counts() []steer.Count {
 	s := n.state.Load()
 	if s.pins == "" {
@@ -136,7 +136,7 @@ func (n *Uplink) counts() []steer.Count {
 	}
 	counts, err := steer.Config{Dir: s.pins}.Counts()
 	if err != nil {
-		n.log.Error(err, "no counts of the uplink's frames")
+		n.log.Error(err, "reading the uplink's frame counters")
 	}
 	return counts
 }
@@ -147,8 +147,8 @@ func (n *Uplink) Ready() error { return n.state.Load().why }
 // Unwritable says that the uplink is attached, but that its journal cannot be written; else nil.
 func (n *Uplink) Unwritable() error { return n.state.Load().unwritable }
 
-// Resume finishes what an earlier agent has begun, and restores the NIC where the config does not want it any
-// more. What can't be done yet, for want of Open vSwitch, is tried again by Attach.
+// Resume finishes what an earlier agent has begun, and restores the NIC if the config no longer wants it attached. What
+// needs Open vSwitch and can't be done yet is retried by Attach.
 func (n *Uplink) Resume(ctx context.Context) {
 	if n.uplink == nil {
 		return
@@ -169,7 +169,7 @@ func (n *Uplink) Resume(ctx context.Context) {
 	}
 }
 
-// Attach makes the NIC a port of Open vSwitch. Open vSwitch answers. transport is the interface of the node's address.
+// Attach makes the NIC a port of Open vSwitch, which must be running. transport is the interface of the node's address.
 func (n *Uplink) Attach(ctx context.Context, transport string) {
 	if n.uplink == nil {
 		return
@@ -190,7 +190,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 	n.attach(ctx, n.plan(transport))
 }
 
-// attach attaches what is not to wait for something. No restore is under way.
+// attach attaches the NIC, unless it has to wait for something. No restore is in progress.
 func (n *Uplink) attach(ctx context.Context, p datapath.Plan) {
 	j := n.uplink.Journal()
 	switch {
@@ -213,7 +213,7 @@ func (n *Uplink) plan(nic string) datapath.Plan {
 		RollbackAfter: n.cfg.Uplink.RollbackAfter, RetryAfter: n.every.Uplink, AllowManaged: n.cfg.Uplink.AllowManaged}
 }
 
-// reached returns nil if the default gateway or the API server answers, or there is none of both to ask.
+// reached returns nil if the default gateway or the API server answers, or there is neither.
 func (n *Uplink) reached(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, gatewayLimit)
 	defer cancel()
@@ -232,10 +232,10 @@ func (n *Uplink) reached(ctx context.Context) error {
 	return nil
 }
 
-// retry attaches after all what was refused before, or rolled back, for whatever reason: a NIC may come up or get its
-// addresses late, a gateway may be slower than its node, and a disk may be full for a while. What was restored manually
-// waits for a manual attach, or for the next start: "fairlead-agent uplink attach" is another process, and Mend reads
-// what it has done.
+// retry retries an attach that was refused or rolled back, for whatever reason: a NIC may come up or get its addresses
+// late, a gateway may start later than its node, and a disk may be full for a while. What was restored manually waits
+// for a manual attach, or for the next start: "fairlead-agent uplink attach" is another process, and Mend reads what it
+// has done.
 func (n *Uplink) retry(ctx context.Context) {
 	before := n.Ready()
 	_, err := n.uplink.Mend(ctx)
@@ -249,14 +249,14 @@ func (n *Uplink) retry(ctx context.Context) {
 	} else {
 		n.done(err)
 	}
-	if !sameText(before, n.Ready()) { // else the loop would verify all that it has, each time
+	if !sameText(before, n.Ready()) { // else the loop would verify everything, each time
 		n.Changed.Notify()
 	}
 }
 
-// Run reverts external changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
-// interface with the node's addresses away. It notes a manual restore, and leaves it at that. What the config does not
-// want, and could not be restored at the start, is tried again.
+// Run reverts external changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" removes the interface
+// with the node's addresses. It notes a manual restore, and does not revert it. If the config does not want the NIC
+// attached, and it could not be restored at the start, that is retried.
 func (n *Uplink) Run(ctx context.Context) {
 	if n.uplink == nil {
 		return
@@ -272,7 +272,7 @@ func (n *Uplink) Run(ctx context.Context) {
 	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
 }
 
-// leave restores what is left of an uplink that the config does not want.
+// leave restores what is left of an uplink that the config no longer wants.
 func (n *Uplink) leave(ctx context.Context) {
 	if n.uplink.Unfinished() || n.uplink.Attached() {
 		n.Resume(ctx)
@@ -280,7 +280,7 @@ func (n *Uplink) leave(ctx context.Context) {
 	}
 }
 
-// repair puts back what was changed of an attached uplink, or attaches one that is not.
+// repair reverts changes of an attached uplink, or attaches one that is not.
 func (n *Uplink) repair(ctx context.Context) {
 	before := n.state.Load()
 	if !before.attached {
@@ -300,12 +300,12 @@ func (n *Uplink) repair(ctx context.Context) {
 	if len(changes) > 0 || now.attached != before.attached || !sameText(now.unwritable, before.unwritable) {
 		n.Changed.Notify()
 	}
-	if n.uplink.Attached() { // also if what is missing could not be put back
+	if n.uplink.Attached() { // even if what is missing could not be restored
 		n.checkReached(ctx)
 	}
 }
 
-// done makes the outcome known.
+// done publishes the outcome.
 func (n *Uplink) done(err error) {
 	j := n.uplink.Journal()
 	n.away.Store(n.uplink.Yielded())

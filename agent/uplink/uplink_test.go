@@ -21,7 +21,7 @@ import (
 )
 
 // detached is an agent whose journal has a NIC that does not exist, detached, with that changed. Open vSwitch does not
-// run, and its database has nothing of ours.
+// run, and its database has nothing of Fairlead's.
 func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
 	t.Helper()
 	boot, err := bootid.Read()
@@ -56,8 +56,8 @@ func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
 	return n
 }
 
-// A NIC that the config does not want attached any more, and that could not be restored at the start of the agent, is
-// restored as soon as that is possible.
+// A NIC that the config no longer wants attached, and that could not be restored at the start of the agent, is restored
+// as soon as that is possible.
 func TestNotWantedIsTriedAgain(t *testing.T) {
 	n := detached(t, func(j *journal.Journal) { j.Phase = datapath.Attached })
 	n.cfg.EnableBridgingMode, n.every.Uplink = false, 10*time.Millisecond
@@ -89,7 +89,7 @@ func TestNotWantedIsTriedAgain(t *testing.T) {
 	}
 }
 
-// tries reports whether an agent that runs attaches the NIC at its next look.
+// tries reports whether a running agent attaches the NIC at its next check.
 func (n *Uplink) tries(t *testing.T) bool {
 	t.Helper()
 	n.retry(t.Context())
@@ -99,9 +99,8 @@ func (n *Uplink) tries(t *testing.T) bool {
 	return strings.Contains(n.Ready().Error(), "looking up interface nope0: Link not found")
 }
 
-// What somebody has restored is left alone, also if the restore was cut off. Whatever else is the reason why the NIC is
-// detached, it is attached as at the first start: Open vSwitch or the NIC may come up later than the agent, a disk may
-// have space again.
+// A manual restore is respected, even if it was interrupted. A NIC that is detached for any other reason is attached as
+// at the first start: Open vSwitch or the NIC may come up later than the agent, a disk may have space again.
 func TestWhatIsTriedAgain(t *testing.T) {
 	due, later := time.Now().Add(-time.Second), time.Time{} // of each
 	for what, of := range map[string]struct {
@@ -127,7 +126,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		"a manual restore cut off": {func(j *journal.Journal) { j.Phase, j.Reason = datapath.Restoring, datapath.ByHand }, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			later = time.Now().Add(5 * time.Minute) // not further away than any wait
+			later = time.Now().Add(5 * time.Minute) // no later than any wait
 			n := detached(t, of.change)
 			if n.tries(t) != of.tried {
 				t.Errorf("tried %t, want %t: %v", !of.tried, of.tried, n.Ready())
@@ -139,7 +138,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A manual restore of what is detached or on the way there, but is to be attached again, ends that.
+// A manual restore of a NIC that is detached, or being detached, but is to be attached again, ends that.
 func TestRestoredManually(t *testing.T) {
 	for what, change := range map[string]func(j *journal.Journal){
 		"no answer": func(j *journal.Journal) {

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the host gets its NIC back: at once
-	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer
-	// than any restart of a process takes.
+	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the NIC is returned to the host:
+	// nothing passes a userspace datapath from then on, while the kernel datapath continues with the flows that it has.
+	// Both are longer than a restart of the process takes.
 	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
-	// hung is how long ovs-vswitchd may hang until then: a large configuration keeps it busy for seconds.
+	// hung is how long ovs-vswitchd may hang before that: a large configuration keeps it busy for seconds.
 	hung = 20 * time.Second
-	// askEvery is how often it is asked whether it hangs.
+	// askEvery is how often it is checked whether it hangs.
 	askEvery = 2 * time.Second
 )
 
-// watch is what RunYield remembers of ovs-vswitchd from one look to the next.
+// watch is what RunYield remembers about ovs-vswitchd between two checks.
 type watch struct {
 	start   string    // of the one that runs; empty: none does
 	since   time.Time // of that start, or death
-	asked   time.Time // when it was last asked
+	asked   time.Time // when it was last checked whether it hangs
 	silent  time.Time // since when it hangs; zero: it does not
-	yielded bool      // the host has its NIC for that
+	yielded bool      // the NIC was returned to the host for that
 }
 
-// look looks whether ovs-vswitchd runs, and now and then whether it hangs.
+// look checks whether ovs-vswitchd runs, and, every askEvery, whether it hangs.
 func (w *watch) look(ctx context.Context, runDir string) {
 	if now := vswitchd.RunningStartID(runDir); now != w.start {
 		*w = watch{start: now, since: time.Now()}
@@ -49,7 +49,7 @@ func (w *watch) look(ctx context.Context, runDir string) {
 	}
 }
 
-// why is the reason to return the NIC to the host; empty: there is none. dead is how long it may be dead.
+// why is the reason to return the NIC to the host; empty: there is none. dead is how long ovs-vswitchd may be dead.
 func (w *watch) why(dead time.Duration) string {
 	switch {
 	case w.start == "" && time.Since(w.since) >= dead:
@@ -60,8 +60,8 @@ func (w *watch) why(dead time.Duration) string {
 	return ""
 }
 
-// RunYield returns the NIC to the host when ovs-vswitchd stays dead or hangs, and has Run look while it is back and the
-// NIC is not, until ctx ends. It needs nothing that comes over the network.
+// RunYield returns the NIC to the host when ovs-vswitchd stays dead or hangs, and makes Run check the uplink while
+// ovs-vswitchd is back and the NIC is not attached, until ctx ends. It needs nothing over the network.
 func (n *Uplink) RunYield(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {
 		return
@@ -83,9 +83,9 @@ func (n *Uplink) RunYield(ctx context.Context) {
 	})
 }
 
-// yield reports whether there is no more to be done about it.
+// yield returns the NIC to the host, and reports whether there is nothing more to do.
 func (n *Uplink) yield(ctx context.Context, why string) bool {
-	// One of its own: n.uplink may be at work, or wait for Open vSwitch.
+	// It opens one of its own: n.uplink may be busy, or waiting for Open vSwitch.
 	u, err := datapath.Open(n.journal, n.log)
 	did := false
 	if err == nil {
@@ -101,9 +101,9 @@ func (n *Uplink) yield(ctx context.Context, why string) bool {
 	return true
 }
 
-// Leave is for an agent that ends, after it has unlocked its node: it returns the NIC to the host if Open vSwitch has
-// ended before it. If that ends after, as on a node from which all pods are taken, fairlead-ovs does so, which looks
-// for an agent once ovs-vswitchd has ended: one of both is the last.
+// Leave is called by an agent that ends, after it has unlocked its node: it returns the NIC to the host if Open vSwitch
+// has ended first. If Open vSwitch ends later, as when all pods of a node are deleted, fairlead-ovs does so: it checks
+// for an agent once ovs-vswitchd has ended, so whichever ends last returns the NIC.
 func Leave(ctx context.Context, journal string, cfg api.AgentConfig, log logr.Logger) {
 	if vswitchd.Running(cfg.OVSRunDir) {
 		return

@@ -14,7 +14,8 @@ import (
 // sbomPath is the path of the SBOM in the image.
 const sbomPath = "usr/share/fairlead/sbom.cdx.json"
 
-// manifest and imageConfig are the fields used here of a docker archive (https://github.com/moby/docker-image-spec).
+// manifest and imageConfig have the fields of a docker archive that are used here
+// (https://github.com/moby/docker-image-spec).
 type manifest struct {
 	Config   string
 	RepoTags []string
@@ -124,7 +125,7 @@ func member(archive, name string, do func(io.Reader, int64) error) error {
 	for t := tar.NewReader(f); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			return errors.New("it is not there")
+			return errors.New("no such file")
 		}
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ func moduleDirs() (map[string]string, error) {
 	return dirs, nil
 }
 
-// licencesIn returns the licence texts in a module's root, notices included.
+// licencesIn returns the licence texts in a module's root, including notices.
 func licencesIn(dir string) (texts []string, err error) {
 	if dir == "" {
 		return nil, fmt.Errorf("the module is not in Go's cache: run go mod download")
@@ -105,7 +105,7 @@ func licencesIn(dir string) (texts []string, err error) {
 		texts = append(texts, strings.TrimSpace(string(text)))
 	}
 	if len(texts) == 0 {
-		return nil, fmt.Errorf("%s has no file of that name", dir)
+		return nil, fmt.Errorf("%s has no licence file", dir)
 	}
 	return texts, nil
 }

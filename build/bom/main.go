@@ -27,7 +27,7 @@ func main() {
 
 func run(args []string, stdout io.Writer) error {
 	if len(args) == 0 {
-		return fmt.Errorf("say what to do\n%s", usage)
+		return fmt.Errorf("a command is missing\n%s", usage)
 	}
 	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	f.Usage = func() { fmt.Fprintln(f.Output(), usage) }
@@ -46,5 +46,5 @@ func run(args []string, stdout io.Writer) error {
 	case args[0] == "layers" && f.NArg() == 1:
 		return tellLayers(stdout, f.Arg(0), *extract)
 	}
-	return fmt.Errorf("%q: this is not how it is called\n%s", args, usage)
+	return fmt.Errorf("invalid arguments %q\n%s", args, usage)
 }

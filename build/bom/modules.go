@@ -19,7 +19,7 @@ type module struct {
 // stdlib is the name of Go's standard library in vulnerability databases.
 const stdlib = "stdlib"
 
-// modules reads the build information of each program (go help buildinfo). Our own module is not included.
+// modules reads each program's build information (go help buildinfo). Fairlead's own module is not included.
 func modules(programs []string) ([]module, error) {
 	files, err := expand(programs)
 	if err != nil {
@@ -44,13 +44,13 @@ func modules(programs []string) ([]module, error) {
 			if d.Replace != nil {
 				d = d.Replace
 			}
-			if d.Version != "(devel)" { // our module, in a program of another module
+			if d.Version != "(devel)" { // Fairlead's module, in a program of another module
 				add(d.Path, d.Version, file)
 			}
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no program of Go is among %q", programs)
+		return nil, fmt.Errorf("no Go program is among %q", programs)
 	}
 	var list []module
 	for _, m := range found {
@@ -62,7 +62,7 @@ func modules(programs []string) ([]module, error) {
 	return list, nil
 }
 
-// expand replaces directories by the files in them.
+// expand replaces directories with the files in them.
 func expand(paths []string) (files []string, err error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)

@@ -41,8 +41,8 @@ type occurrence struct {
 	Location string `json:"location"`
 }
 
-// writeSBOM lists the modules of the programs and the packages below root, of which version is the overall version.
-// Without root it is a list of the programs alone.
+// writeSBOM lists the programs' modules and the packages below root; version is the version of the whole. Without root
+// it lists only the programs' modules.
 func writeSBOM(out, root, version string, programs []string) error {
 	mods, err := modules(programs)
 	if err != nil {

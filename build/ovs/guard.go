@@ -1,4 +1,4 @@
-// Package ovs embeds what runs beside Open vSwitch on a node, for tests. See README.md.
+// Package ovs embeds programs that run beside Open vSwitch on a node, for tests. See README.md.
 package ovs
 
 import _ "embed"

@@ -70,7 +70,7 @@ func (b *bridged) holds(want string) {
 	}
 }
 
-// agent locks what an agent that runs does, until ended.
+// agent holds the lock of a running agent until it is ended.
 func (b *bridged) agent() (ended func()) {
 	b.t.Helper()
 	f, err := os.OpenFile(filepath.Join(b.dir, "run/fairlead/agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -83,7 +83,7 @@ func (b *bridged) agent() (ended func()) {
 	return func() { f.Close() }
 }
 
-// instead has a shell script run before a program does; REAL is the program itself, DIR the pod's directory.
+// instead runs a shell script before a program; REAL is the program itself, DIR the pod's directory.
 func (b *bridged) instead(program, script string) {
 	b.t.Helper()
 	path, err := exec.LookPath(program)
@@ -122,8 +122,8 @@ func TestRootOVSLeavesWithTheAgent(t *testing.T) {
 	e.stops()
 }
 
-// While an agent runs, the kernel's datapath keeps the NIC as Open vSwitch is replaced: that agent returns it if Open
-// vSwitch stays away. One that ends meanwhile does not leave it behind.
+// While an agent runs, the kernel datapath keeps the NIC when Open vSwitch is replaced: the agent returns it if Open
+// vSwitch stays away. An agent that ends in the meantime does not leave it behind.
 func TestRootOVSLeavesTheNICToTheAgent(t *testing.T) {
 	ovstest.KernelOnly(t, "the userspace datapath ends with ovs-vswitchd, and the NIC is returned before")
 	b := newBridged(t)

@@ -11,34 +11,34 @@ import (
 	"strings"
 )
 
-// semantic is a version by https://semver.org with a v before it. Metadata ("+...") cannot be in the tag of an image.
+// semantic is a version by https://semver.org, prefixed with v. Metadata ("+...") cannot be in an image's tag.
 var semantic = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
 	`(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?$`)
 
 // check returns the release's section of CHANGELOG.md, or all that is missing for a release.
 func (r release) check() (notes string, err error) {
 	if !semantic.MatchString(r.version) {
-		return "", fmt.Errorf("%q is no version of a release: make release VERSION=v0.1.0, as https://semver.org has it "+
-			"behind the v, without metadata (+)", r.version)
+		return "", fmt.Errorf("%q is not a release version: make release VERSION=v0.1.0, with a semantic version (https://semver.org) "+
+			"after the v, without metadata (+)", r.version)
 	}
 	notes, noNotes := r.notes()
 	errs := []error{noNotes, r.clean(), r.tag()}
 	if !slices.Contains([]string{"amd64", "arm64", "amd64 arm64", "arm64 amd64"}, strings.Join(r.arches, " ")) {
-		errs = append(errs, fmt.Errorf("ARCHES=%q is no list of architectures: amd64, arm64, or both", strings.Join(r.arches, " ")))
+		errs = append(errs, fmt.Errorf("ARCHES=%q is not a list of architectures: amd64, arm64, or both", strings.Join(r.arches, " ")))
 	}
 	if exists(r.dir()) {
-		errs = append(errs, fmt.Errorf("%s is there: remove it to make it again", r.dir()))
+		errs = append(errs, fmt.Errorf("%s exists: remove it to build it again", r.dir()))
 	}
 	if r.key != "" {
 		if said, err := exec.Command("ssh-keygen", "-l", "-f", r.key).CombinedOutput(); err != nil {
-			errs = append(errs, fmt.Errorf("SIGN_KEY=%s is no key that ssh-keygen can read: %s (%w)", r.key,
+			errs = append(errs, fmt.Errorf("SIGN_KEY=%s is not a key that ssh-keygen can read: %s (%w)", r.key,
 				strings.TrimSpace(string(said)), err))
 		}
 	}
 	return notes, errors.Join(errs...)
 }
 
-// notes is the section of CHANGELOG.md, with links that work elsewhere.
+// notes is the release's section of CHANGELOG.md, with links that work outside of the repository.
 func (r release) notes() (string, error) {
 	text, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
 	if err != nil {
@@ -58,7 +58,7 @@ func (r release) notes() (string, error) {
 	}
 	body := strings.TrimSpace(section.String())
 	if body == "" {
-		return "", fmt.Errorf("CHANGELOG.md has no section %q with a text: make it of what is under Unreleased, and commit it",
+		return "", fmt.Errorf("CHANGELOG.md has no section %q with text: create it from what is under Unreleased, and commit it",
 			"## "+r.version)
 	}
 	link := regexp.MustCompile(`\]\(([^():#]+[^():]*)\)`)
@@ -66,7 +66,7 @@ func (r release) notes() (string, error) {
 	return "# Fairlead " + r.version + "\n\n" + body + "\n", nil
 }
 
-// clean refuses a working copy that is not its commit.
+// clean refuses a working copy that differs from its commit.
 func (r release) clean() error {
 	changed, err := r.git("status", "--porcelain")
 	if err == nil && changed != "" {
@@ -87,7 +87,7 @@ func (r release) tag() error {
 		return err
 	}
 	if tagged != head {
-		return fmt.Errorf("the tag %s is on commit %s, and this is %s: git checkout %s, or choose another version", r.version,
+		return fmt.Errorf("the tag %s is on commit %s, but this is %s: git checkout %s, or choose another version", r.version,
 			tagged, head, r.version)
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 
 const chartDir = "build/charts/fairlead"
 
-// files writes all but the images and the sums into dir. The programs are there already.
+// files writes everything except the images and the sums into dir. The programs have been built already.
 func (r release) files(dir, notes string) error {
 	chart, err := r.chart()
 	if err != nil {
@@ -34,7 +34,7 @@ func (r release) files(dir, notes string) error {
 			return err
 		}
 	}
-	licences := filepath.Join(r.programs(r.arches[0]), "usr/share/fairlead/LICENCES.txt") // of all the same
+	licences := filepath.Join(r.programs(r.arches[0]), "usr/share/fairlead/LICENCES.txt") // the same for all architectures
 	if err := copyFile(licences, filepath.Join(dir, "LICENCES.txt"), 0o644); err != nil {
 		return err
 	}
@@ -46,14 +46,14 @@ func (r release) files(dir, notes string) error {
 	return nil
 }
 
-// program writes fairleadctl for an architecture, and the list of its parts.
+// program writes fairleadctl for an architecture, and its SBOM.
 func (r release) program(dir, arch string) error {
 	name := "fairleadctl-linux-" + arch
 	from := filepath.Join(r.programs(arch), "usr/local/bin/fairleadctl")
 	if err := copyFile(from, filepath.Join(dir, name), 0o755); err != nil {
 		return err
 	}
-	// In dir, so that the list has the program's name and no path of this machine.
+	// Run in dir, so that the SBOM has the program's name and no path of this machine.
 	bom, err := filepath.Abs(filepath.Join(r.programs(arch), "tmp/bom"))
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (r release) program(dir, arch string) error {
 	return release{root: dir}.run(bom, "sbom", "-root", "", "-version", r.version, "-o", name+".cdx.json", name)
 }
 
-// imageFiles copies the images and the lists of their parts.
+// imageFiles copies the images and their SBOMs.
 func (r release) imageFiles(dir string) (err error) {
 	for _, arch := range r.arches {
 		image, name := r.imageDir(arch), "fairlead-image-"+r.version+"-linux-"+arch
@@ -93,7 +93,7 @@ func (r release) manifest() (text []byte, repository string, err error) {
 	return image.ReplaceAll(text, []byte("${1}${2}:"+r.version)), string(found[2]), nil
 }
 
-// chart is the chart as Helm packages it, except that all files have the same time.
+// chart is the chart as Helm packages it, except that all files have the same timestamp.
 func (r release) chart() ([]byte, error) {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
@@ -125,7 +125,7 @@ func (r release) chart() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeSums writes SHA256SUMS of all files in dir, for sha256sum(1).
+// writeSums writes SHA256SUMS with all files in dir, for sha256sum(1).
 func writeSums(dir string) error {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {

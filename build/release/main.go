@@ -1,6 +1,6 @@
-// Command release makes the files of a release in out/release/VERSION, or says what is missing for one before anything
+// Command release builds the files of a release in out/release/VERSION, or says what is missing for one before anything
 // is built. "make release" calls it; docs/release.md lists the files and says how users verify them. The same commit
-// gives the same files in every directory.
+// produces the same files in every directory.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// release is what is made, from the working copy in the directory root, for architectures by Go's names.
+// release is what is built, from the working copy in the directory root, for architectures by their Go names.
 type release struct {
 	root, version, key string
 	arches             []string
@@ -36,10 +36,10 @@ func main() {
 	fmt.Println(dir)
 }
 
-// dir is where the release is when it is whole.
+// dir is where the complete release is.
 func (r release) dir() string { return filepath.Join(r.root, "out/release", r.version) }
 
-// imageDir is where build/image/image.sh has the image of an architecture.
+// imageDir is where build/image/image.sh puts the image of an architecture.
 func (r release) imageDir(arch string) string {
 	if arch == runtime.GOARCH {
 		return filepath.Join(r.root, "out/image")
@@ -50,7 +50,7 @@ func (r release) imageDir(arch string) string {
 // programs is where the image's programs are.
 func (r release) programs(arch string) string { return filepath.Join(r.imageDir(arch), "programs") }
 
-// build makes the release beside its directory, and renames it when it is whole.
+// build builds the release beside its directory, and renames it once it is complete.
 func (r release) build() (dir string, err error) {
 	notes, err := r.check()
 	if err != nil {
@@ -65,7 +65,7 @@ func (r release) build() (dir string, err error) {
 		r.images,
 		func() error { return r.files(unfinished, notes) },
 		func() error { return r.imageFiles(unfinished) },
-		r.clean, // what was changed meanwhile may be in some files and not in others
+		r.clean, // what was changed during the build may be in some files and not in others
 		func() error { return writeSums(unfinished) },
 		func() error { return sign(unfinished, r.key) },
 		func() error { return os.Rename(unfinished, r.dir()) },
@@ -77,7 +77,7 @@ func (r release) build() (dir string, err error) {
 	return r.dir(), nil
 }
 
-// images builds the images and their programs, without what an earlier build has left of other versions.
+// images builds the images and their programs, after removing what earlier builds of other versions left.
 func (r release) images() error {
 	_, repository, err := r.manifest()
 	if err != nil {
@@ -108,7 +108,7 @@ func (r release) run(name string, args ...string) error {
 	return nil
 }
 
-// exists is false also for a path that cannot be looked at.
+// exists is true also for a path that cannot be examined.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -50,7 +50,7 @@ func commit(t *testing.T, dir string) {
 	command(t, dir, nil, "git", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-q", "--allow-empty", "-m", "t")
 }
 
-// Each thing that is missing is said before anything is built, with what to do.
+// Everything that is missing is reported before anything is built, with the remedy.
 func TestWhatIsMissing(t *testing.T) {
 	root := t.TempDir()
 	write(t, root+"/CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n- a\n\n## v0.1.0-rc.1 (2026-12-01)\n\n- [b](docs/b.md#c)\n\n"+
@@ -71,11 +71,11 @@ func TestWhatIsMissing(t *testing.T) {
 		}
 	}
 	for _, v := range []string{"", "dev", "0.1.0", "v0.1", "v0.01.0", "v0.1.0+a", "v0.1.0-", "v0.1.0\n", "v0.1.0-01"} {
-		refused(release{version: v}, "no version of a release: make release VERSION=v0.1.0")
+		refused(release{version: v}, "not a release version: make release VERSION=v0.1.0")
 	}
-	refused(release{version: "v0.1.0"}, `no section "## v0.1.0" with a text`)
-	refused(release{version: "v0.1.0-rc.2"}, `no section "## v0.1.0-rc.2" with a text`)
-	refused(release{version: version, key: root + "/none"}, "is no key that ssh-keygen can read")
+	refused(release{version: "v0.1.0"}, `no section "## v0.1.0" with text`)
+	refused(release{version: "v0.1.0-rc.2"}, `no section "## v0.1.0-rc.2" with text`)
+	refused(release{version: version, key: root + "/none"}, "is not a key that ssh-keygen can read")
 	for _, arches := range [][]string{{}, {"x86"}, {"amd64", "amd64"}} {
 		refused(release{version: version, arches: arches}, "architectures: amd64, arm64, or both")
 	}
@@ -98,7 +98,7 @@ func TestWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, root+"/out/release/v0.1.0-rc.1/SHA256SUMS", "")
-	refused(release{version: version}, "is there: remove it")
+	refused(release{version: version}, "exists: remove it")
 }
 
 // A build that fails leaves nothing under the release's name, nor beside it.
@@ -140,7 +140,7 @@ func TestNoHalfRelease(t *testing.T) {
 // Two copies of the source in different directories make the same files: programs, chart, manifest, lists, notes. The
 // image's packages are left out; docs/release.md says how to compare all of it.
 func TestTwoDirectoriesOneRelease(t *testing.T) {
-	// Whoever has the working copy, as in a container.
+	// The working copy may belong to another user, as in a container.
 	tracked := command(t, "../..", nil, "git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard")
 	var sums, programs [2]string
 	var dir string

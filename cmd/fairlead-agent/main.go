@@ -1,6 +1,5 @@
-// Command fairlead-agent puts the pods of one node on the network through Open
-// vSwitch. This file has flags, signals and exit codes; the work is in package
-// agent.
+// Command fairlead-agent connects the pods of one node to the network through Open vSwitch. This file has flags,
+// signals and exit codes; the work is in package agent.
 package main
 
 import (
@@ -27,8 +26,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. 78 is EX_CONFIG of sysexits.h: the node has no podCIDR that it
-// can use, and a restart alone will not help.
+// Exit codes. 78 is EX_CONFIG of sysexits.h: the node has no usable podCIDR, and a restart alone will not help.
 const (
 	exitNoPodCIDR = 78
 	// Of "uplink attach" and "uplink preflight".
@@ -38,8 +36,8 @@ const (
 
 func main() {
 	// No other goroutine gets this thread. Some switch theirs to a pod's network namespace for a moment, and a command
-	// that is run in the agent's Pod gets the namespaces of the process's first thread. Go does not promise that it is
-	// this one; what stays longer elsewhere sees to it itself: link.OnThread.
+	// executed in the agent's Pod gets the namespaces of the process's first thread. Go does not promise that this is that
+	// thread; code that stays in another namespace for longer takes care of that itself: link.OnThread.
 	runtime.LockOSThread()
 	cli.Main("fairlead-agent", command(), exitCode)
 }
@@ -136,8 +134,7 @@ func run(ctx context.Context, f flags) error {
 	return err
 }
 
-// nodeName is the flag, else NODE_NAME, else the host name in lower case as
-// kubelet makes it.
+// nodeName is the flag, else NODE_NAME, else the host name in lower case, as kubelet names its Node.
 func nodeName(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -147,7 +144,7 @@ func nodeName(flag string) (string, error) {
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("the name of this node: %w (set --node-name)", err)
+		return "", fmt.Errorf("determining the name of this node: %w (set --node-name)", err)
 	}
 	return strings.ToLower(host), nil
 }

@@ -1,5 +1,5 @@
-// Command fairlead-controller is the cluster's side of Fairlead. This file has flags,
-// signals and exit codes; the work is in package controller.
+// Command fairlead-controller does Fairlead's cluster-wide work. This file has flags, signals and exit codes; the work
+// is in package controller.
 package main
 
 import (
@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	var f flags
 	c := cli.Root(&cobra.Command{
 		Use:   "fairlead-controller",
-		Short: "Assigns podCIDRs, reports the usage of IPPools, reclaims addresses of lost Nodes",
+		Short: "Assigns podCIDRs, reports the usage of IPPools, and reclaims addresses of lost Nodes",
 		Long: `fairlead-controller assigns podCIDRs to Nodes, with nodeIPAM.enableNodeIPAM. It reports the
 usage of IPPools and problems with them, in their status and in metrics. It keeps a deleted
 pool until none of its addresses is in use. With reclaim.enable it reclaims addresses of pods
@@ -61,14 +61,14 @@ Exit codes: 0 stopped by a signal, 1 run-time error, 2 invalid flags or config f
 	return c
 }
 
-// askTimeout ends a question: a controller that runs answers at once.
+// askTimeout ends a query: a running controller answers at once.
 const askTimeout = 10 * time.Second
 
 func askCommand(socket *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ask healthz|readyz --health-socket PATH",
 		Short: "Queries the health of the controller that serves a socket",
-		Long: `ask is for probes of a pod. It queries the controller that runs with the same --health-socket:
+		Long: `ask is for a pod's probes. It queries the controller that runs with the same --health-socket:
 healthz (it runs) or readyz (its caches are synced with the API server). It exits with 0 if so,
 else with 1 and the reason.`,
 		Example: `  fairlead-controller ask readyz --health-socket /dev/shm/health.sock`,

@@ -10,8 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// What is wrong on the command line or in the config file is said before anything is
-// done, and ends with exit code 2.
+// Errors on the command line or in the config file are reported before anything is done, with exit code 2.
 func TestMistakes(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	dir := t.TempDir()

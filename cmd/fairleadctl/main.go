@@ -1,4 +1,4 @@
-// Command fairleadctl examines a cluster that Fairlead serves, for people; it is "kubectl fairlead" as well. The
+// Command fairleadctl examines a cluster that runs Fairlead; it is also kubectl's plugin "kubectl fairlead". The
 // commands are in package ctl.
 package main
 

@@ -66,13 +66,13 @@ type Written struct {
 	Warnings []string
 	// Slow: a plugin did not answer in time, so the list is without it. On a busy node it may answer later.
 	Slow bool
-	// Beaten: the runtime uses another network. One of the warnings.
+	// Beaten says that the runtime uses another network. It is one of the warnings.
 	Beaten error
 }
 
-// Write writes the list unless the existing one is as it shall be. Besides Fairlead the list has the plugins portmap
-// and bandwidth, each if it is found and works, and has all versions of the spec that every plugin in it and the
-// runtime support. What others have added behind these, as service meshes do, is theirs.
+// Write writes the list unless the existing one is as it should be. Besides Fairlead, the list has the plugins portmap
+// and bandwidth, each if it is found and works, and all versions of the spec that every plugin in it and the runtime
+// support. Plugins that were added after these, as by service meshes, are kept.
 func Write(ctx context.Context, c Config) (Written, error) {
 	l, out, err := choose(ctx, c)
 	if err != nil {
@@ -99,7 +99,7 @@ func Write(ctx context.Context, c Config) (Written, error) {
 	return out, nil
 }
 
-// begins reports whether a list is another one, but for plugins that it has behind its, and for the form.
+// begins reports whether the list there equals want, except for its form and plugins appended to it.
 func begins(there, want []byte) bool {
 	var got, all map[string]any
 	if json.Unmarshal(there, &got) != nil || json.Unmarshal(want, &all) != nil {
@@ -112,7 +112,7 @@ func begins(there, want []byte) bool {
 	return reflect.DeepEqual(got, all)
 }
 
-// Stamp changes when a file does that Write looks at: the list, those beside it, the plugins. It runs no plugin.
+// Stamp changes when a file that Write reads changes: the list, the files beside it, the plugins. It runs no plugin.
 func Stamp(c Config) string {
 	files := []string{filepath.Dir(c.Path), c.Path}
 	for _, dir := range c.BinDirs {

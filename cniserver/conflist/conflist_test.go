@@ -96,7 +96,7 @@ func wantWarnings(t *testing.T, got []string, want ...[]string) {
 func wantError(t *testing.T, err error, says string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), says) {
-		t.Errorf("error %v, want one that says %q", err, says)
+		t.Errorf("error %v, want one containing %q", err, says)
 	}
 }
 

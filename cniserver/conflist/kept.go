@@ -20,8 +20,8 @@ import (
 func (p Plugins) noteFile(name string) string { return filepath.Join(p.Kept, name+".installed") }
 func (p Plugins) copyFile(name string) string { return filepath.Join(p.Kept, name+".before") }
 
-// program is a file as it was when it was read. Programs are megabytes, more than the agent keeps in memory of most
-// clusters: they are read as a stream, and identified by their digests.
+// program is a file as it was when it was read. Programs have megabytes, more than the agent's data of most clusters:
+// they are read as a stream, and identified by their digests.
 type program struct{ path, digest string }
 
 func readProgram(path string) (program, error) {

@@ -10,13 +10,13 @@ import (
 // safe is the CNI version that every runtime since 2022 supports. GC and STATUS, and the key cniVersions, are newer.
 const safe = "1.0.0"
 
-// knownBy are those of the versions that the container runtime supports; runtime is its name and version as kubelet
+// knownBy returns those of the versions that the container runtime supports; runtime is its name and version as kubelet
 // reports them in a Node's status.nodeInfo.containerRuntimeVersion, "containerd://1.7.27".
 //
 // A runtime that is not known to support more gets no version above 1.0.0, not even in cniVersions, which it would not
-// read: a plugin between it and Fairlead, such as Multus, does, uses the newest of them, and responds in a version that
-// the runtime rejects, for every pod. A runtime that does support more loses little: it calls no STATUS, and CRI-O no
-// GC, and the agent finds leftovers by itself.
+// read: a plugin between it and Fairlead, such as Multus, does read that key, uses the newest version in it, and
+// responds, for every pod, in a version that the runtime rejects. A runtime that does support more loses little: it
+// calls no STATUS, and CRI-O no GC, and the agent finds leftovers without them.
 func knownBy(runtime string, versions []string) []string {
 	if hasNewest(runtime) {
 		return versions

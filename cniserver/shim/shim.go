@@ -25,8 +25,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-const about = `Fairlead CNI plugin. It is called by a container runtime, with the call in CNI_COMMAND and other variables
-(https://www.cni.dev/docs/spec/) and the network configuration on stdin; it asks the fairlead-agent of this node.
+const about = `Fairlead CNI plugin. A container runtime calls it, with CNI_COMMAND and other variables in its environment
+(https://www.cni.dev/docs/spec/) and the network configuration on stdin; it forwards the call to this node's fairlead-agent.
 To see whether the agent is ready:
     echo '{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}' | CNI_COMMAND=STATUS CNI_PATH=/ fairlead
 It prints nothing and exits with 0 when it is.`
@@ -163,7 +163,7 @@ func noAgent(verb, socket string, err error) error {
 	if reason := lastError(socket); reason != "" {
 		text += ". Its last error: " + reason
 	} else {
-		text += ". Does it run?"
+		text += ". Is it running?"
 	}
 	return types.NewError(code, text, "")
 }

@@ -1,5 +1,5 @@
-// Package evidence reads from the API server what shows whether pods of a node may still run. Nothing comes from a
-// cache: what is released by it cannot be taken back.
+// Package evidence reads from the API server whether pods of a node may still run. It uses no cache: a release cannot
+// be undone.
 package evidence
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// Node is what matters of a Node, nil for none.
+// Node returns what matters for reclaim in a Node; n is nil if there is none.
 func Node(n *corev1.Node) reclaim.ClusterNode {
 	if n == nil {
 		return reclaim.ClusterNode{}
@@ -28,7 +28,7 @@ func Node(n *corev1.Node) reclaim.ClusterNode {
 		})}
 }
 
-// Fences are the taints that fence a Node.
+// Fences returns the taints that fence a Node.
 func Fences(n *corev1.Node) (out []corev1.Taint) {
 	for _, t := range n.Spec.Taints {
 		if t.Key == reclaim.TaintOutOfService {
@@ -38,7 +38,7 @@ func Fences(n *corev1.Node) (out []corev1.Taint) {
 	return out
 }
 
-// ReadNode is the Node of that name; the zero value: there is none.
+// ReadNode reads the Node of that name; the zero value means that there is none.
 func ReadNode(ctx context.Context, c kubernetes.Interface, name string) (reclaim.ClusterNode, error) {
 	n, err := getNode(ctx, c, name)
 	return Node(n), err
@@ -56,7 +56,7 @@ func getNode(ctx context.Context, c kubernetes.Interface, name string) (*corev1.
 	return n, nil
 }
 
-// ReadPods are the Pods on the node of that name, be there a Node or not.
+// ReadPods reads the Pods on the node of that name, whether or not there is a Node.
 func ReadPods(ctx context.Context, c kubernetes.Interface, name string) ([]reclaim.Pod, error) {
 	// Without a resourceVersion the API server returns the latest state.
 	list, err := c.CoreV1().Pods("").List(ctx, metav1.ListOptions{

@@ -14,27 +14,27 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// Vacancies knows which podCIDRs of Nodes that are gone, or have others, have no pods any more.
+// Vacancies finds podCIDRs of Nodes that are gone, or have others, which no longer have pods.
 type Vacancies struct {
 	Client kubernetes.Interface
-	// Grace is for how long no Pod must have been seen.
+	// Grace is how long no Pod must have been seen.
 	Grace time.Duration
 
 	looks map[string]*look // by the UID of the Node that had the podCIDRs
 }
 
-// look is the last one at a Node and its Pods.
+// look is the last look at a Node and its Pods.
 type look struct {
 	at time.Time
-	// since is since when no Pod was seen that may have an address of a podCIDR.
+	// since is when, by podCIDR, the time began in which no Pod that may have an address of it was seen.
 	since map[netip.Prefix]time.Time
 }
 
-// Reset forgets all.
+// Reset drops all looks.
 func (v *Vacancies) Reset() { v.looks = map[string]*look{} }
 
-// Due returns which of these Nodes to look at now, by their UIDs, at most so many, those looked at longest ago first. A
-// Node is looked at three times in the grace period. All others are forgotten.
+// Due returns which of these Nodes, by UID, to look at now: at most the given number, those looked at longest ago
+// first. A Node is looked at three times in the grace period. All others are dropped.
 func (v *Vacancies) Due(uids []string, most int) []string {
 	before := v.looks
 	v.Reset()
@@ -55,9 +55,9 @@ func (v *Vacancies) Due(uids []string, most int) []string {
 	return due[:min(len(due), most)]
 }
 
-// Look reads the Node of that name, and its Pods unless it is the one with that UID, which Due has returned. It returns
-// those of its podCIDRs that it has no more: a Node of that UID has others; or there is none, and for the grace period
-// no Pod was seen that may have an address of it.
+// Look reads the Node of that name, and its Pods unless the Node has that UID, which Due has returned. It returns the
+// podCIDRs that are vacant: the Node of that UID has others; or it is gone, and for the grace period no Pod that may
+// have an address of the podCIDR was seen.
 func (v *Vacancies) Look(ctx context.Context, name, uid string, podCIDRs []netip.Prefix) ([]netip.Prefix, error) {
 	l := v.looks[uid]
 	l.at = time.Now()
@@ -77,7 +77,7 @@ func (v *Vacancies) Look(ctx context.Context, name, uid string, podCIDRs []netip
 	return l.vacant(Node(node), pods, podCIDRs, v.Grace), nil
 }
 
-// others are those that the Node has not, if it has any.
+// others are the podCIDRs that the Node does not have, if it has any.
 func others(node *corev1.Node, podCIDRs []netip.Prefix) (out []netip.Prefix) {
 	for _, p := range podCIDRs {
 		if len(node.Spec.PodCIDRs) > 0 && !slices.Contains(node.Spec.PodCIDRs, p.String()) {
@@ -97,7 +97,7 @@ func (l *look) vacant(there reclaim.ClusterNode, pods []reclaim.Pod, podCIDRs []
 		}
 		since, vacant := before[p]
 		if !vacant {
-			since = time.Now() // not since the look began: reading may have taken long
+			since = time.Now() // not when the look began: reading may have taken long
 		}
 		l.since[p] = since
 		if l.at.Sub(since) >= grace {

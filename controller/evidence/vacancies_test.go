@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// A Pod that was created while an API server took an hour to answer the first look is seen by none that comes shortly
-// after: the grace period starts with the answer.
+// If an API server takes an hour to answer the first look, a look shortly after it does not see a Pod that was created
+// meanwhile: the grace period starts with the answer.
 func TestGraceStartsWithTheAnswer(t *testing.T) {
 	const grace = 10 * time.Minute
 	podCIDRs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}

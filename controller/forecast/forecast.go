@@ -1,4 +1,4 @@
-// Package forecast tells from the past usage of pools when they will be exhausted. It has no side effects.
+// Package forecast predicts from the past usage of pools when they will be exhausted. It has no side effects.
 package forecast
 
 import (
@@ -43,8 +43,8 @@ func (g Growth) Note(now time.Time, reports map[string]api.IPPoolStatus) {
 	}
 }
 
-// FullIn is when a pool with so many addresses left will be exhausted, if it keeps growing as in the last hour or in
-// the last minutes, whichever is sooner. It returns false if that is unknown, or never.
+// FullIn returns when a pool with so many addresses left will be exhausted if it keeps growing as in the last hour or
+// in the last minutes, whichever is sooner. It returns false if that is unknown, or never.
 func (g Growth) FullIn(name string, left int64) (time.Duration, bool) {
 	seen := g[name]
 	if len(seen) == 0 || left <= 0 {
@@ -65,7 +65,7 @@ func (g Growth) FullIn(name string, left int64) (time.Duration, bool) {
 	return soonest, found
 }
 
-// Soon is a duration in words, as coarse as a forecast is: it is part of a status, which is written whenever it
+// Soon returns a duration in words, as coarse as a forecast is: it is part of a status, which is written whenever it
 // changes. It is empty if it is too long to matter.
 func Soon(in time.Duration) string {
 	for _, step := range []struct {

@@ -44,7 +44,7 @@ type Needs struct {
 	first, n int
 	families []int
 	Asked    selection.PoolRequest
-	// Err is why the set cannot have what it asks for.
+	// Err says why the set cannot have what it asks for.
 	Err error
 }
 
@@ -116,7 +116,7 @@ func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 		}
 		want, asks := named[s]
 		wanted := n.wants(s) && (!asks || want == addr)
-		if n.Err != nil { // what it asks for is unknown: maybe soon what it was
+		if n.Err != nil { // what it asks for is unknown, and may be the same as before
 			wanted = s.Ordinal >= n.first && s.Ordinal < n.first+n.n
 		}
 		p, there := n.pools[a.Spec.Pool]
@@ -177,7 +177,7 @@ func (n Needs) Allocations(made []Choice) (out []api.IPAllocation) {
 // PodOf is the name of the pod of an ordinal.
 func (n Needs) PodOf(ordinal int) string { return n.Set.Name + "-" + strconv.Itoa(ordinal) }
 
-// Lacks is a message of which pods have no address reserved.
+// Lacks is a message about the pods without a reserved address.
 func (n Needs) Lacks(rest []Slot) string {
 	const most = 5
 	var pods []string

@@ -130,7 +130,7 @@ func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []S
 	return chosen, rest
 }
 
-// continued is the address of the first of slots if all fit where they would be had all pods got one block.
+// continued is the address of the first of slots if all fit where they would be if all pods had got one block.
 func (p placed) continued(slots []Slot) (netip.Addr, bool) {
 	for _, s := range slices.SortedFunc(maps.Keys(p.have), func(a, b Slot) int { return a.Ordinal - b.Ordinal }) {
 		if s.Family != slots[0].Family {

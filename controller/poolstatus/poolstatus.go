@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// Warning says when a pool counts as filling.
+// Warning is when a pool counts as filling.
 type Warning struct {
 	Percent int // of its addresses in use
 	Grows   forecast.Growth
@@ -40,7 +40,7 @@ func Of(states []State, warn Warning) map[string]api.IPPoolStatus {
 	return out
 }
 
-// Read computes what the statuses are made of. This is most of the work, and changes only with its arguments.
+// Read computes the inputs of the statuses. This is most of the work, and changes only with its arguments.
 func Read(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others) []State {
 	valid, wrong := map[string]pool.Pool{}, map[string]error{}
 	for _, p := range pools {
@@ -68,7 +68,7 @@ func Read(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Othe
 	return out
 }
 
-// held is which addresses are in use.
+// held are the addresses in use.
 type held struct {
 	of map[string]holding // by pool
 	// addresses are those held in each scope, sorted.

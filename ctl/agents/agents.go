@@ -1,5 +1,5 @@
-// Package agents asks the agents of other nodes what they know, by running fairleadctl in their Pods as "kubectl exec"
-// does, with the rights of the user. Agents answer on their own node only, and serve no port to others.
+// Package agents queries the agents of other nodes by running fairleadctl in their Pods as "kubectl exec" does, with
+// the rights of the user. Agents answer on their own node only, and serve no port to others.
 package agents
 
 import (
@@ -28,26 +28,26 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// container is that of the agent, in its Pod.
+// container is the agent's container in its Pod.
 const container = "fairlead-agent"
 
-// atOnce is how many nodes are asked at once.
+// atOnce is how many nodes are queried at once.
 const atOnce = 64
 
-// reserve is what of the limit is not for the agent: its answer has to come back.
+// reserve is the part of the limit that the agent may not use: its answer has to come back.
 const reserve = 5 * time.Second
 
-// Answer is what a node's agent knows of the paths of its pods to others. It is the output of "fairleadctl reach
-// --node-local".
+// Answer is what a node's agent reports about the paths between its pods and those of other nodes. It is the output of
+// "fairleadctl reach --node-local".
 type Answer struct {
 	Node string `json:"node,omitempty"`
 	// Error is why the agent does not answer on its own node.
 	Error string `json:"error,omitempty"`
 	// Reach is nil where it does not probe.
 	Reach *api.AgentReach `json:"reach,omitempty"`
-	// Refused is why it does not probe the node that was asked about.
+	// Refused is why it does not probe the node in question.
 	Refused string `json:"refused,omitempty"`
-	// Unasked is why it was not asked.
+	// Unasked is why it was not queried.
 	Unasked string `json:"-"`
 }
 
@@ -59,7 +59,7 @@ func (a Answer) Failure() error {
 	return nil
 }
 
-// Side is the answer as one end of a pair of nodes, or of all where peer is empty.
+// Side is the answer as one end of a pair of nodes, or of all pairs if peer is empty.
 func (a Answer) Side(peer string) reach.Side {
 	s := reach.Side{Node: a.Node, Unasked: cmp.Or(a.Unasked, a.Error), Down: a.Unasked == "" && a.Error != ""}
 	switch {
@@ -78,21 +78,21 @@ func (a Answer) Side(peer string) reach.Side {
 			s.Idle = a.Refused
 		}
 		if peer == "" && len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
-			s.Unasked = "its agent is of an earlier version, which does not say so much"
+			s.Unasked = "its agent is of an earlier version, which reports less"
 		}
 	}
 	return s
 }
 
-// Asker asks agents.
+// Asker queries agents.
 type Asker struct {
 	Client *kube.Client
-	// Node is the config of the agent on this node; nil: this is none, or may not be asked.
+	// Node is the config of the agent on this node; nil: this is no node, or its agent may not be queried.
 	Node *api.AgentConfig
 }
 
-// ask asks the agents of nodes, each about its peer, or about all nodes where that is empty: as root on one of them
-// that one's directly, the others by a command in their Pods. Each has limit. The answers are in the order of nodes.
+// ask queries the agents of nodes, each about its peer, or about all nodes where that is empty: the agent of the own
+// node directly, as root, the others by a command in their Pods. Each has limit. The answers are in the order of nodes.
 func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, peer func(node string) string) (
 	[]Answer, error) {
 	own, known := k.own(ctx), map[string]Answer{}
@@ -121,7 +121,7 @@ func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, pee
 	return out, nil
 }
 
-// own is the node on which this runs, as its agent says; empty: it may not be asked, or does not answer.
+// own is the node on which this runs, as its agent reports; empty: it may not be queried, or does not answer.
 func (k Asker) own(ctx context.Context) string {
 	if k.Node == nil {
 		return ""
@@ -133,7 +133,7 @@ func (k Asker) own(ctx context.Context) string {
 	return s.Node
 }
 
-// inPods asks the agents of nodes by commands in their Pods, otherwise as ask.
+// inPods queries the agents of nodes by commands in their Pods, otherwise as ask.
 func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
 	peer func(node string) string) ([]Answer, error) {
 	said, err := InPods(ctx, client, limit, nodes, Command{"reach --node-local", func(node string, left time.Duration) []string {
@@ -163,27 +163,27 @@ func (s Said) answer() Answer {
 	return Answer{Node: s.Node, Unasked: s.Why}
 }
 
-// Command is one of fairleadctl that is run in agents' Pods.
+// Command is a command of fairleadctl that runs in agents' Pods.
 type Command struct {
-	// Name is the command with the arguments that are the same on a node itself.
+	// Name is the command with the arguments that a user on the node would give as well.
 	Name string
 	// More are further arguments; left is how long the command may take on this node.
 	More func(node string, left time.Duration) []string
 }
 
-// Said is what became of a command in the Pod of a node's agent.
+// Said is the outcome of a command in the Pod of a node's agent.
 type Said struct {
 	Node string
-	// Output is what it has printed to stdout, and OK whether it has ended without an error.
+	// Output is what it has printed to stdout, OK whether it has ended without an error.
 	Output []byte
 	OK     bool
-	// Why says, if Output is no answer, why not and what to do. Down: because the agent's container does not run.
+	// Why says, if Output is no answer, why not, and what to do. Down: because the agent's container does not run.
 	Why  string
 	Down bool
 }
 
-// InPods runs a command in the Pods of the agents of nodes, each for at most limit. What is said is in the order of
-// nodes. The error is that the Pods could not be listed.
+// InPods runs a command in the Pods of the nodes' agents, each for at most limit. The result is in the order of nodes.
+// An error means that the Pods could not be listed.
 func InPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string, c Command) ([]Said, error) {
 	list, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: api.AgentPodSelector})
@@ -211,10 +211,10 @@ func (c Command) inPod(ctx context.Context, client *kube.Client, pods []corev1.P
 	left time.Duration) Said {
 	here := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Spec.NodeName != node })
 	if len(here) == 0 {
-		return Said{Node: node, Why: "it has no Pod of fairlead-agent. If the agent runs there otherwise: sudo fairleadctl " +
+		return Said{Node: node, Why: "it has no Pod of fairlead-agent. If the agent runs there without a Pod: sudo fairleadctl " +
 			c.Name + ", on that node"}
 	}
-	// A Pod that is being replaced may be there beside the new one.
+	// A Pod that is being replaced may exist beside the new one.
 	slices.SortFunc(here, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	pod := here[0]
 	if why := notRunning(pod); why != "" {
@@ -228,7 +228,7 @@ func (c Command) inPod(ctx context.Context, client *kube.Client, pods []corev1.P
 	return Said{Node: node, Output: stdout, OK: err == nil, Why: c.inWords(ctx, stderr, err)}
 }
 
-// notRunning is why the agent's container does not run, by its kubelet's last word.
+// notRunning is why the agent's container does not run, according to kubelet's last status.
 func notRunning(p corev1.Pod) string {
 	for _, c := range p.Status.ContainerStatuses {
 		switch {
@@ -245,12 +245,12 @@ func notRunning(p corev1.Pod) string {
 	return ""
 }
 
-// inWords says why no answer came, and what to do: the same for all nodes that have the same reason.
+// inWords says why no answer came, and what to do, in the same words for all nodes that have the same reason.
 func (c Command) inWords(ctx context.Context, stderr []byte, err error) string {
 	said := strings.TrimSpace(string(stderr))
 	switch {
-	case err != nil && strings.Contains(err.Error(), "is forbidden"): // the error has no type: it is of an HTTP upgrade
-		return "agents are asked by commands in their Pods, which are not allowed with these credentials: they need a role " +
+	case err != nil && strings.Contains(err.Error(), "is forbidden"): // an untyped error: it comes from an HTTP upgrade
+		return "agents are queried by commands in their Pods, which are not allowed with these credentials: they need a role " +
 			"with get and create on pods/exec in kube-system"
 	case strings.Contains(said, "unknown command"):
 		return "its agent is of an earlier version, without the command " + c.Name + ": upgrade it"
@@ -261,7 +261,7 @@ func (c Command) inWords(ctx context.Context, stderr []byte, err error) string {
 	case err != nil:
 		return fmt.Sprintf("running a command in its Pod failed: %v", err)
 	}
-	return "its agent's answer is no answer of this version"
+	return "its agent's answer is not one of this version"
 }
 
 // run runs a command in the agent's container.
@@ -271,7 +271,7 @@ func run(ctx context.Context, client *kube.Client, pod string, command []string)
 	return out.all(), errs.all(), err
 }
 
-// buffer may be written to after it was read: what copies a stream does not end with its context.
+// buffer may be written to after it was read: the goroutine that copies a stream does not end with its context.
 type buffer struct {
 	sync.Mutex
 	of bytes.Buffer
@@ -290,9 +290,9 @@ func (b *buffer) all() []byte {
 	return bytes.Clone(b.of.Bytes())
 }
 
-// Exec runs a command in the agent's container of a Pod in kube-system, with those streams that are not nil. It is like
-// "kubectl exec": by WebSocket, or by SPDY where a proxy or an API server before Kubernetes 1.31 refuses that. When ctx
-// ends it returns, and streams may still be used for a moment.
+// Exec runs a command in the agent's container of a Pod in kube-system, with those streams that are not nil. Like
+// "kubectl exec" it uses WebSocket, or SPDY if a proxy or an API server before Kubernetes 1.31 refuses that. It returns
+// when ctx ends; the streams may still be used for a moment.
 func Exec(ctx context.Context, client *kube.Client, pod string, command []string,
 	streams remotecommand.StreamOptions) error {
 	options := &corev1.PodExecOptions{Container: container, Command: command, Stdin: streams.Stdin != nil,
@@ -314,7 +314,7 @@ func Exec(ctx context.Context, client *kube.Client, pod string, command []string
 		return err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- either.StreamWithContext(ctx, streams) }() // which waits for SPDY's answer whatever ctx says
+	go func() { ended <- either.StreamWithContext(ctx, streams) }() // waits for SPDY's answer even after ctx has ended
 	select {
 	case err := <-ended:
 		return err

@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// configMap has the agents' config file, where chart or manifest have installed them.
+	// configMap has the agents' config file if the chart or the manifest has installed them.
 	configMap, agentConf = "fairlead-config", "agent.conf"
-	// mostNodes is how many nodes' agents are asked; of more only those that an Event says are not reached.
+	// mostNodes is how many nodes' agents are queried; with more nodes, only those that an Event reports as not reached.
 	mostNodes = 100
-	// answerLimit is how long one may take, and allLimit all together.
+	// answerLimit is how long one answer may take, and allLimit all together.
 	answerLimit, allLimit = 10 * time.Second, 15 * time.Second
-	// reasonNotReached is of the Events that agents write about such nodes.
+	// reasonNotReached is the reason of the Events that agents write about such nodes.
 	reasonNotReached = "PodsNotReached"
 )
 
-// All asks the agents of all nodes which others' pods they do not reach, if they probe, by the config that was
-// installed; on a node its own says so first. The error is checks.ErrNotProbed if not. unasked says which were not
-// asked, and why.
+// All queries the agents of all nodes about which other nodes' pods they do not reach, if they probe according to the
+// installed config; on a node, that node's own config decides first. The error is checks.ErrNotProbed if they do not.
+// unasked says which were not queried, and why.
 func (k Asker) All(ctx context.Context, v *cluster.View) (
 	answers []Answer, unasked string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, allLimit)
 	defer cancel()
-	lacking := errors.New("their agents are asked by commands in their Pods, for which these credentials lack the rights (get and " +
+	lacking := errors.New("their agents are queried by commands in their Pods, for which these credentials lack the rights (get and " +
 		"create pods/exec in kube-system)")
 	switch {
 	case k.Node == nil:
@@ -66,8 +66,8 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 	return answers, unasked, err
 }
 
-// mayAsk reports whether commands may be run in agents' Pods, unless the API server does not say: by WebSocket that is
-// a get, by SPDY, and by WebSocket from Kubernetes 1.35 on, a create.
+// mayAsk reports whether commands may be run in agents' Pods, and true if the API server does not say: by WebSocket
+// that is a get, by SPDY, and by WebSocket from Kubernetes 1.35 on, a create.
 func (k Asker) mayAsk(ctx context.Context) bool {
 	for _, verb := range []string{"get", "create"} {
 		exec := &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: verb, Resource: "pods",
@@ -82,8 +82,8 @@ func (k Asker) mayAsk(ctx context.Context) bool {
 	return true
 }
 
-// whom says which nodes' agents are asked, of those that may have one: not those of other nodes that are not ready,
-// which would take long not to answer.
+// whom selects the nodes whose agents are queried, of those that may have one. Other nodes that are not ready are left
+// out: a query would only time out.
 func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 	left, away := 0, 0
 	all := slices.DeleteFunc(slices.Clone(v.Nodes), func(n cluster.Node) bool { return n.NoAgent != "" })
@@ -104,12 +104,12 @@ func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 	}
 	var why []string
 	if left > 0 {
-		why = append(why, fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are asked",
+		why = append(why, fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are queried",
 			left, mostNodes, reasonNotReached))
 	}
 	if away > 0 {
-		why = append(why, report.Count(away, "the agent of 1 node that is not ready was not asked",
-			"the agents of %d nodes that are not ready were not asked"))
+		why = append(why, report.Count(away, "the agent of 1 node that is not ready was not queried",
+			"the agents of %d nodes that are not ready were not queried"))
 	}
 	return nodes, strings.Join(why, "; ")
 }
@@ -136,7 +136,7 @@ func (k Asker) Sides(ctx context.Context) (sides []reach.Side, notKnown []string
 	return sides, append(notKnown, Unasked(sides)...), nil
 }
 
-// Unasked says for which nodes no agent has answered, by reason.
+// Unasked says which nodes' agents have not answered, by reason.
 func Unasked(sides []reach.Side) (lines []string) {
 	failed := map[string][]string{}
 	for _, s := range sides {

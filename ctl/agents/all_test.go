@@ -9,15 +9,15 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 )
 
-// Of a large cluster only those nodes' agents are asked that an Event names, and none of another node that is
-// not ready; the own node is always asked.
+// In a large cluster only the agents of nodes that an Event names are queried, and none on another node that is not
+// ready; the own node's always is.
 func TestWhomAllAsks(t *testing.T) {
 	v := &cluster.View{Warnings: []cluster.Warning{{About: "Node n7", Reason: "PodsNotReached"}, {About: "Node n8", Reason: "NoPodCIDR"}}}
 	for i := range mostNodes {
 		v.Nodes = append(v.Nodes, cluster.Node{Name: fmt.Sprint("n", i), Ready: "True"})
 	}
 	v.Nodes[3].Ready = "Unknown"
-	if nodes, unasked := whom(v, ""); len(nodes) != mostNodes-1 || unasked != "the agent of 1 node that is not ready was not asked" {
+	if nodes, unasked := whom(v, ""); len(nodes) != mostNodes-1 || unasked != "the agent of 1 node that is not ready was not queried" {
 		t.Errorf("of %d nodes %d are asked: %s", len(v.Nodes), len(nodes), unasked)
 	}
 	v.Nodes = append(v.Nodes, cluster.Node{Name: "windows", Ready: "True", NoAgent: "it runs windows"})

@@ -6,9 +6,9 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// An agent that knows nothing of one node is of this version all the same, and was asked.
+// An agent that knows nothing about a node is nevertheless of this version, and was queried.
 func TestSideOfAPair(t *testing.T) {
-	a := Answer{Node: "a", Reach: &api.AgentReach{Asked: 9}, Refused: "the agent probes 4 nodes by request already"}
+	a := Answer{Node: "a", Reach: &api.AgentReach{Asked: 9}, Refused: "the agent already probes 4 nodes on request"}
 	if s := a.Side("b"); s.Unasked != "" || s.Idle != a.Refused {
 		t.Errorf("%+v", s)
 	}

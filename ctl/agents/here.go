@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// probingPoll is how often the agent is asked what it knows by now.
+// probingPoll is how often the agent is polled for results.
 const probingPoll = 500 * time.Millisecond
 
-// Here asks the agent of this node, about all nodes or about one, which it probes by request until ctx nearly ends.
+// Here queries this node's agent about all nodes or about one, which the agent probes on request until ctx nearly ends.
 func Here(ctx context.Context, cfg api.AgentConfig, peer string) (a Answer) {
 	for requested := false; ; {
 		s, err := nodestate.Agent(ctx, cfg)
@@ -49,7 +49,8 @@ func Here(ctx context.Context, cfg api.AgentConfig, peer string) (a Answer) {
 	}
 }
 
-// undecided reports whether more will be known of a path soon: with the other end's word, what is known may be enough.
+// undecided reports whether more about a path will be known soon. If the other end reports a failure, what is known may
+// be enough.
 func undecided(p api.ReachPath) bool {
 	return p.State == "unknown" && (p.FromThere != string(reach.Fails) || p.Echo == "")
 }
@@ -80,12 +81,12 @@ func clock(t time.Time) string {
 	return t.UTC().Format(time.DateTime) + " UTC"
 }
 
-// InWords says pods of how many nodes are reached.
+// InWords says how many nodes have pods that are reached.
 func InWords(p *report.Printer, r api.AgentReach) string {
 	if r.Problem != "" {
 		return p.Paint(report.Middle, "not probed: ") + r.Problem
 	}
-	text := fmt.Sprintf("pods of %d of %d nodes that are probed", r.Reached, r.Asked)
+	text := fmt.Sprintf("pods of %d of %d probed nodes", r.Reached, r.Asked)
 	if r.Away > 0 {
 		text += fmt.Sprintf("; %d away", r.Away)
 	}

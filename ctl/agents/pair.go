@@ -12,14 +12,14 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// Pair is what the agents of two nodes know together: the output of "fairleadctl reach".
+// Pair is the combined result of two nodes' agents: the output of "fairleadctl reach".
 type Pair struct {
 	Ways     []reach.Way      `json:"ways"`
 	Findings []report.Finding `json:"findings"`
 }
 
-// Pair asks the agents of two nodes. If they do not probe each other at the moment, they do so then, for most of the
-// limit.
+// Pair queries the agents of two nodes. If they do not probe each other at the moment, they are requested to, for most
+// of the limit.
 func (k Asker) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pair, err error) {
 	v := cluster.Read(ctx, k.Client, cluster.Nodes)
 	if err := v.Missing(cluster.Nodes); err != nil {
@@ -78,7 +78,7 @@ func wayInWords(p *report.Printer, w reach.Way) string {
 	case reach.NoTCP:
 		return p.Paint(report.Bad, "pass, but not TCP")
 	case reach.Lossy:
-		return p.Paint(report.Bad, "are lost in part")
+		return p.Paint(report.Bad, "are partly lost")
 	}
 	return p.Paint(report.Middle, "not known")
 }

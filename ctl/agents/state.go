@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/versions"
 )
 
-// State is that of the components of this node.
+// State is the state of this node's components.
 type State struct {
 	Agent      *api.AgentState `json:"agent,omitempty"`
 	AgentError string          `json:"agentError,omitempty"`
@@ -25,7 +25,7 @@ type State struct {
 	Uplink string `json:"uplink"`
 }
 
-// Look asks the components of this node. What does not answer is in the State.
+// Look queries the components of this node. The State says which did not answer.
 func Look(ctx context.Context, cfg api.AgentConfig, journal string) *State {
 	s := &State{OVS: ovsInWords(ctx, cfg), Uplink: uplinkInWords(ctx, journal)}
 	if a, err := nodestate.Agent(ctx, cfg); err != nil {

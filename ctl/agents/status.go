@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// Summarise adds to the status which other nodes' pods each node reaches, by what All has returned. It returns what is
-// not known, in sentences.
+// Summarise adds to the status which other nodes' pods each node reaches, from what All has returned. It returns what
+// is unknown, in sentences.
 func Summarise(s *cluster.Status, answers []Answer, unasked string, err error) (notKnown []string) {
 	switch {
 	case errors.Is(err, checks.ErrNotProbed):
@@ -39,7 +39,7 @@ func Summarise(s *cluster.Status, answers []Answer, unasked string, err error) (
 	return append(notKnown, Unasked(sides)...)
 }
 
-// reachedOf is a summary; nil: that agent does not probe.
+// reachedOf is the summary of one agent; nil: that agent does not probe.
 func reachedOf(r *api.AgentReach) *cluster.Reached {
 	if r == nil {
 		return nil
@@ -53,7 +53,7 @@ func reachedOf(r *api.AgentReach) *cluster.Reached {
 	return out
 }
 
-// Cell is a node's cell in the table of nodes; empty: it is not known, or not probed.
+// Cell is a node's cell in the table of nodes; empty: unknown, or not probed.
 func Cell(p *report.Printer, r *cluster.Reached) string {
 	switch {
 	case r == nil:
@@ -74,7 +74,7 @@ func Cell(p *report.Printer, r *cluster.Reached) string {
 	return text
 }
 
-// Ready says whether a node has an agent that is ready, and why not.
+// Ready says whether a node's agent is ready, and why not.
 func Ready(p *report.Printer, a *cluster.Agent) string {
 	switch {
 	case a == nil:
@@ -85,7 +85,7 @@ func Ready(p *report.Printer, a *cluster.Agent) string {
 	return p.Paint(report.Bad, "not ready") + ": " + a.Why
 }
 
-// NodeReady is the cell of the Node's condition Ready.
+// NodeReady is the cell for the Node's condition Ready.
 func NodeReady(p *report.Printer, ready string) string {
 	switch ready {
 	case "True":

@@ -19,10 +19,10 @@ type file struct {
 	bytes  int64
 }
 
-// blockBytes is what the file has of a packet besides its bytes, with options and padding.
+// blockBytes is the file's overhead per packet, with options and padding.
 const blockBytes = 48
 
-// create writes the file's beginning, up to a statistics block of each interface, which says that the capture has
+// create writes the beginning of the file, up to a statistics block for each interface, which says that the capture has
 // begun.
 func create(w io.Writer, comment string, snapLen int, all []Interface) (*file, error) {
 	f := &file{begun: time.Now()}
@@ -44,7 +44,7 @@ func create(w io.Writer, comment string, snapLen int, all []Interface) (*file, e
 	return f, f.statistics(time.Time{})
 }
 
-// statistics writes the counts of all interfaces, and what is buffered.
+// statistics writes the counts of all interfaces, and flushes the buffer.
 func (f *file) statistics(end time.Time) error {
 	for i, c := range f.counts {
 		err := f.w.WriteInterfaceStats(i, pcapgo.NgInterfaceStatistics{LastUpdate: time.Now(), StartTime: f.begun,
@@ -56,7 +56,7 @@ func (f *file) statistics(end time.Time) error {
 	return f.w.Flush()
 }
 
-// size is what a frame takes in the file.
+// size is the number of bytes that a frame takes in the file.
 func size(p capture.Frame) int64 { return int64(len(p.Data)) + blockBytes }
 
 func (f *file) write(p packet) error {

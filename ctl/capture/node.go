@@ -22,11 +22,11 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 )
 
-// Ends are what a capture is about.
+// Ends are the ends of the captured traffic.
 type Ends struct {
 	// Pod is namespace/name.
 	Pod string
-	// To is the other end, as a pod or as addresses; both empty: any.
+	// To is the other end as a pod, Addrs its addresses; both empty: any.
 	To    string
 	Addrs []netip.Addr
 }
@@ -37,14 +37,14 @@ type Node struct {
 	Journal string // of the uplink
 }
 
-// place is an interface of this node, and what is captured from it.
+// place is an interface of this node, and what is captured there.
 type place struct {
 	ifName string
 	of     Interface
 	filter capture.Filter
 }
 
-// Open begins to capture on this node. Problems are interfaces that are left out. It needs root.
+// Open starts capturing on this node. Problems are interfaces that are left out. It needs root.
 func (n Node) Open(ctx context.Context, ends Ends, snapLen int) (sources []Source, problems []string, err error) {
 	db, err := nodestate.OVS(ctx, n.Config)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n Node) Open(ctx context.Context, ends Ends, snapLen int) (sources []Sourc
 		return nil, nil, err
 	}
 	if n.transport(state) == "" {
-		problems = append(problems, "the transport interface is not known: only the agent knows it")
+		problems = append(problems, "the transport interface is not known: only the agent can report it")
 	}
 	for _, p := range places {
 		s, err := capture.Open(p.ifName, p.filter, snapLen)
@@ -80,7 +80,7 @@ func (n Node) Open(ctx context.Context, ends Ends, snapLen int) (sources []Sourc
 	return sources, problems, nil
 }
 
-// transport is the interface that leads to other nodes; empty where only the agent knows it, and does not say.
+// transport is the interface that leads to other nodes; empty if only the agent knows it and does not report it.
 func (n Node) transport(state api.AgentState) string {
 	if name := n.Config.TransportInterface; state.Transport == "" && !link.IsPattern(name) {
 		return name
@@ -119,7 +119,7 @@ func (n Node) places(ends Ends, seen ovsdb.Observed, state api.AgentState) ([]pl
 	filter.Port = n.tunnelPort()
 	here.add("", n.transport(state), "transport interface of %s", filter)
 	here.add("", n.uplink(), "NIC of %s", filter)
-	// On the userspace datapath a packet goes from one port to another, and not through the node's own network.
+	// On the userspace datapath packets go from port to port, not through the node's own network.
 	for _, name := range seen.Devices {
 		if name != n.Config.OVSBridge && isDevice(name) {
 			here.add("", name, "port of Open vSwitch on %s", filter)
@@ -134,7 +134,7 @@ type found struct {
 	places []place
 }
 
-// add adds an interface, if there is one. Its name in the file is its own unless it has another; what has %s for the
+// add adds an interface, if there is one. Its name in the file is name, or ifName if that is empty; what has %s for the
 // node.
 func (f *found) add(name, ifName, what string, filter capture.Filter) {
 	if ifName == "" || slices.ContainsFunc(f.places, func(p place) bool { return p.ifName == ifName }) {
@@ -144,7 +144,7 @@ func (f *found) add(name, ifName, what string, filter capture.Filter) {
 	f.places = append(f.places, place{ifName, of, filter})
 }
 
-// nodeName is the node's, as far as it is known without the agent.
+// nodeName is the node's name, as far as it is known without the agent.
 func nodeName() string {
 	if name := os.Getenv("NODE_NAME"); name != "" { // in the agent's pod
 		return name
@@ -181,8 +181,7 @@ func (n Node) tunnelPort() uint16 {
 	return uint16(nat.TunnelOf(n.Config.TunnelType, n.Config.TunnelPort).Port)
 }
 
-// tunnel is the kernel's device of the tunnel, named by Open vSwitch; empty if there is none, as on the userspace
-// datapath.
+// tunnel is the kernel's tunnel device, named by Open vSwitch; empty if there is none, as on the userspace datapath.
 func (n Node) tunnel(seen ovsdb.Observed) string {
 	name := map[string]string{api.TunnelGeneve: fmt.Sprint("genev_sys_", n.tunnelPort()),
 		api.TunnelVXLAN: fmt.Sprint("vxlan_sys_", n.tunnelPort()), api.TunnelGRE: "gre_sys"}[n.Config.TunnelType]

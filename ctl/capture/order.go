@@ -7,21 +7,21 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// packet is a frame and the number of the interface in the file.
+// packet is a frame, and the number of its interface in the file.
 type packet struct {
 	capture.Frame
 	at int
 }
 
-// A packet waits for earlier ones of other interfaces and nodes for so long after its arrival, unless so many bytes
-// wait.
+// A packet is held back for earlier ones from other interfaces and nodes for patience after its arrival, or until more
+// than maxHeldBytes are held.
 const (
 	patience     = time.Second
 	maxHeldBytes = 64 << 20
 )
 
-// order puts packets of several sources, each of which has its own in order, into the order of time. One that comes
-// later than patience allows is behind later ones.
+// order sorts packets of several sources by time; each source's own are in order. A packet that arrives later than
+// patience allows comes after later ones.
 type order struct {
 	held     queue
 	arrivals []*held
@@ -33,7 +33,7 @@ type order struct {
 type held struct {
 	packet
 	arrived time.Time
-	number  int // of packets with one time the first goes first
+	number  int // of packets with the same time the first arrival goes first
 	gone    bool
 }
 
@@ -45,7 +45,7 @@ func (o *order) add(p packet, now time.Time) {
 	o.arrivals = append(o.arrivals, h)
 }
 
-// next returns a packet that has no more to wait for. It is the earliest of those that wait.
+// next returns the earliest held packet, if one has waited long enough.
 func (o *order) next(now time.Time) (packet, bool) {
 	for len(o.arrivals) > 0 && o.arrivals[0].gone {
 		o.arrivals = o.arrivals[1:]
@@ -56,7 +56,7 @@ func (o *order) next(now time.Time) (packet, bool) {
 	return o.take(), true
 }
 
-// rest returns the packets that wait, one by one, when no more will come.
+// rest returns the held packets one by one, once no more will come.
 func (o *order) rest() (packet, bool) {
 	if len(o.held) == 0 {
 		return packet{}, false

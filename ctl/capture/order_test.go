@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Of two packets at one time that of the source that sent it first is first, and what waits does not fill the memory.
+// Of two packets with the same time the one that arrived first comes first, and held packets do not fill the memory.
 func TestOrderOfMany(t *testing.T) {
 	var o order
 	now := time.Now()

@@ -22,7 +22,7 @@ type Job struct {
 	Ends
 }
 
-// Plan finds the nodes of the pods, by the Kubernetes API.
+// Plan finds the pods' nodes through the Kubernetes API.
 func Plan(ctx context.Context, client *kube.Client, ends Ends) ([]Job, error) {
 	pod, err := find(ctx, client, ends.Pod)
 	if err != nil || ends.To == "" {
@@ -66,15 +66,15 @@ func find(ctx context.Context, client *kube.Client, name string) (pod, error) {
 	return out, nil
 }
 
-// lateBy is how much longer a node would capture than the caller, who ends it.
+// lateBy is how much longer a node would capture than the caller, which ends it.
 const lateBy = 10 * time.Second
 
 // Args are the arguments of fairleadctl on that node. It ends with its standard input, and by itself if that stays
-// open: not before the caller, who counts the duration from when the last of all nodes has begun, within that time.
+// open, but not before the caller, which counts the duration from the start of the last node; all start within within.
 func (j Job) Args(l Limits, within time.Duration) []string {
 	args := []string{"capture", j.Pod, "--node-local", "--until-input-ends", "--quiet", "--write=-",
 		"--duration=" + (within + l.Duration + lateBy).String(), "--packets=" + strconv.Itoa(l.Packets),
-		"--size=" + strconv.FormatInt(l.Bytes+int64(l.SnapLen)+maxTag+blockBytes, 10), // not before the caller
+		"--size=" + strconv.FormatInt(l.Bytes+int64(l.SnapLen)+maxTag+blockBytes, 10), // so that the caller's limit is reached first
 		"--snaplen=" + strconv.Itoa(l.SnapLen)}
 	if j.To != "" {
 		args = append(args, "--to="+j.To)
@@ -89,5 +89,5 @@ func (j Job) Args(l Limits, within time.Duration) []string {
 	return args
 }
 
-// ErrInputEnded is the cause of an end that the caller of Args asked for.
+// ErrInputEnded is the cause if the caller of Args has ended the capture.
 var ErrInputEnded = errors.New("standard input has ended")

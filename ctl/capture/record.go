@@ -11,16 +11,16 @@ import (
 // Limits bound a capture.
 type Limits struct {
 	Duration time.Duration
-	// Packets and Bytes are those of the file, SnapLen the bytes that are kept of a packet.
+	// Packets and Bytes limit the file, SnapLen is how many bytes of each packet are kept.
 	Packets int
 	Bytes   int64
 	SnapLen int
 }
 
-// Recording is what becomes of a capture.
+// Recording says how a capture is recorded.
 type Recording struct {
 	Limits
-	// Comment says in the file what made it.
+	// Comment says in the file which command wrote it.
 	Comment string
 	// Progress is called every second.
 	Progress func([]Count)
@@ -30,27 +30,27 @@ type Recording struct {
 type Count struct {
 	Interface
 	Packets int `json:"packets"`
-	// Lost packets could not be captured, for want of time.
+	// Lost packets arrived faster than they could be captured.
 	Lost uint64 `json:"lost"`
 }
 
-// Summary is what was captured, and why no more.
+// Summary is what was captured, and why the capture ended.
 type Summary struct {
 	File       string  `json:"file,omitempty"`
 	Ended      string  `json:"ended"`
 	Packets    int     `json:"packets"`
 	Bytes      int64   `json:"bytes"`
 	Interfaces []Count `json:"interfaces"`
-	// Problems are interfaces that were not captured from, or not to the end.
+	// Problems are interfaces that were not captured, or not to the end.
 	Problems []string `json:"problems,omitempty"`
 }
 
 const (
-	// flushEvery is how often what was captured is written, for one who watches.
+	// flushEvery is how often captured packets are written, for live viewing.
 	flushEvery = 100 * time.Millisecond
 	// endWait is how long sources may take to send the rest.
 	endWait = 10 * time.Second
-	// writeWait is how long writing the rest may take: it may be into a pipe whose reader has hung.
+	// writeWait is how long writing the rest may take: it may go into a pipe whose reader hangs.
 	writeWait = 5 * time.Second
 )
 
@@ -61,14 +61,14 @@ type arrival struct {
 	err  error
 }
 
-// recorder is a capture that runs.
+// recorder is a running capture.
 type recorder struct {
 	Recording
 	file    *file
 	order   order
 	sources []Source
 	first   map[Source]int // the number of the source's first interface in the file
-	open    int            // so many sources have not ended
+	open    int            // how many sources have not ended
 	end     *time.Timer    // until the rest must be here; nil: it has not been stopped
 	full    bool           // a limit is reached
 	summary Summary
@@ -96,7 +96,7 @@ func Record(ctx context.Context, w io.Writer, sources []Source, how Recording) (
 	case o := <-ended:
 		return o.Summary, o.error
 	case <-time.After(endWait + writeWait):
-		return nil, errors.New("writing packets: they are not taken")
+		return nil, errors.New("writing packets: they are not taken by the reader")
 	}
 }
 
@@ -127,7 +127,7 @@ func record(ctx context.Context, w io.Writer, sources []Source, how Recording) (
 	return &r.summary, nil
 }
 
-// pump hands over what a source has, until it ends.
+// pump passes on the packets of a source until it ends.
 func (r *recorder) pump(s Source, to chan<- arrival, abandoned <-chan struct{}) {
 	for {
 		at, f, err := s.Next()
@@ -142,7 +142,7 @@ func (r *recorder) pump(s Source, to chan<- arrival, abandoned <-chan struct{}) 
 	}
 }
 
-// run returns when all is written. An error is about that.
+// run returns when everything is written, or writing has failed.
 func (r *recorder) run(ctx context.Context, arrivals <-chan arrival) error {
 	begun, shown := time.Now(), time.Now()
 	flush := time.NewTicker(flushEvery)
@@ -179,7 +179,7 @@ func (r *recorder) run(ctx context.Context, arrivals <-chan arrival) error {
 		}
 	}
 	if r.end == nil {
-		r.summary.Ended = "no capture is left"
+		r.summary.Ended = "all captures have ended"
 	}
 	return r.write(func(time.Time) (packet, bool) { return r.order.rest() })
 }
@@ -192,12 +192,12 @@ func (r *recorder) take(a arrival) {
 	r.open--
 	if !errors.Is(a.err, io.EOF) {
 		r.summary.Problems = append(r.summary.Problems, fmt.Sprintf("%s: %v", a.from, a.err))
-	} else { // by a limit: with what it has sent, that is reached here as well
+	} else { // at a limit, which what it has sent reaches here as well
 		r.stop(fmt.Sprintf("%s has ended", a.from))
 	}
 }
 
-// stop lets the sources send the rest.
+// stop stops the sources, which send the rest of what they have captured.
 func (r *recorder) stop(why string) {
 	if r.end != nil {
 		return
@@ -214,8 +214,8 @@ func (r *recorder) limit(why string) {
 	r.full, r.summary.Ended = true, why
 }
 
-// write writes the packets that next returns, up to the limits. What comes behind the first that does not fit is left
-// out: the file is what was captured up to some time.
+// write writes the packets that next returns, up to the limits. Everything after the first that does not fit is left
+// out: the file is complete up to a point in time.
 func (r *recorder) write(next func(time.Time) (packet, bool)) error {
 	now := time.Now()
 	for p, ok := next(now); ok; p, ok = next(now) {
@@ -236,7 +236,7 @@ func (r *recorder) write(next func(time.Time) (packet, bool)) error {
 	return nil
 }
 
-// count asks for what was lost.
+// count updates the numbers of lost packets, and returns all counts.
 func (r *recorder) count() []Count {
 	for _, s := range r.sources {
 		for i := range s.Interfaces() {

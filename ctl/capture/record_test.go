@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// fake is a source of packets of these times, that ends with err when they are over, or when it is stopped.
+// fake is a source of packets with these times. It ends with err after the last one, or when it is stopped.
 type fake struct {
 	name    string
 	packets []packet
@@ -116,7 +116,7 @@ func TestRecord(t *testing.T) {
 			[]int{1, 4}, "there are 2 packets", ""},
 		{"a node that ends", t.Context(), bound(func(l *Limits) { l.Duration = time.Millisecond }),
 			[]*fake{source("a", gone, 1), source("b", nil, 2)}, []int{1, 2}, "the duration of 1ms is over", "a: the node is gone"},
-		{"all nodes end", t.Context(), limits(), []*fake{source("a", gone, 1)}, []int{1}, "no capture is left", "a: the node is gone"},
+		{"all nodes end", t.Context(), limits(), []*fake{source("a", gone, 1)}, []int{1}, "all captures have ended", "a: the node is gone"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var sources []Source
@@ -145,7 +145,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// full is a disk that is.
+// full is a full disk.
 type full struct{ room int }
 
 func (f *full) Write(p []byte) (int, error) {
@@ -166,7 +166,7 @@ func TestRecordOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A reader that has hung, of a pipe or of a connection, does not keep a capture running.
+// A reader of a pipe or a connection that hangs does not keep a capture running.
 func TestRecordForNoReader(t *testing.T) {
 	for name, duration := range map[string]time.Duration{"at its end": time.Minute, "interrupted": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func recorded(t testing.TB, comment string, ms ...int) []byte {
 	return file.Bytes()
 }
 
-// A capture on another node goes on until it is stopped, hands over all that was sent, and says why it failed.
+// A capture on another node runs until it is stopped, passes on all that was sent, and says why it failed.
 func TestRemote(t *testing.T) {
 	file := recorded(t, "test", 1, 2, 3)
 	for _, c := range []struct {
@@ -234,11 +234,11 @@ func TestRemote(t *testing.T) {
 		{"it fails at once", func(_ io.Reader, _, messages io.Writer) error {
 			fmt.Fprint(messages, "unknown command \x1b[2J\"capture\"\n")
 			return errors.New("exit code 2")
-		}, `node n: the capture has ended before it began: exit code 2: unknown command [2J"capture"`, nil, ""},
+		}, `node n: the capture ended before it began: exit code 2: unknown command [2J"capture"`, nil, ""},
 		{"it says something else", func(_ io.Reader, out, _ io.Writer) error {
 			_, _ = out.Write([]byte("Welcome to this machine, which is not for you"))
 			return nil
-		}, "node n: the capture has ended before it began", nil, ""},
+		}, "node n: the capture ended before it began", nil, ""},
 		{"it dies", func(_ io.Reader, out, messages io.Writer) error {
 			_, _ = out.Write(file[:len(file)-10])
 			fmt.Fprint(messages, "Killed")
@@ -282,7 +282,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// A program that says nothing is not waited for longer than the caller waits.
+// A silent program is not waited for longer than the caller waits.
 func TestRemoteThatSaysNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -290,7 +290,7 @@ func TestRemoteThatSaysNothing(t *testing.T) {
 		_, err := io.Copy(io.Discard, in)
 		return err
 	}), "n", nil, 100)
-	if err == nil || !strings.Contains(err.Error(), "node n: it has not begun: context deadline exceeded") {
+	if err == nil || !strings.Contains(err.Error(), "node n: the capture has not begun: context deadline exceeded") {
 		t.Error(err)
 	}
 }
@@ -308,7 +308,7 @@ func TestCommandOnNode(t *testing.T) {
 	}
 }
 
-// Whatever another node sends, it is read to an end, and a packet is of an interface that is described.
+// Whatever another node sends, reading it ends, and each packet belongs to a described interface.
 func FuzzStream(f *testing.F) {
 	f.Add(recorded(f, "test", 1, 2, 3))
 	f.Add(recorded(f, "", 1)[:200])
@@ -330,7 +330,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// What is compressed may become of any size, and what comes between packets is bounded: neither is read.
+// Compressed data could expand to any size, and data between packets is bounded: neither is read.
 func TestStreamIsBounded(t *testing.T) {
 	packed := bytes.Buffer{}
 	z := gzip.NewWriter(&packed)
@@ -360,7 +360,7 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// arguments notes with what it is run, and sends what another node sends.
+// arguments records the arguments that it is run with, and sends what another node sends.
 type arguments struct {
 	sync.Mutex
 	seen [][]string
@@ -376,7 +376,7 @@ func (a *arguments) Run(_ context.Context, _ string, args []string, in io.Reader
 	return nil
 }
 
-// A node that begins at once does not end before one that takes all the time it may to begin.
+// A node that begins at once does not end before one that takes the longest time allowed to begin.
 func TestNodesLastLongEnough(t *testing.T) {
 	runner := &arguments{file: recorded(t, "test")}
 	l := Limits{Duration: time.Minute, Packets: 1, Bytes: 1000, SnapLen: 1500}
@@ -399,7 +399,7 @@ func TestNodesLastLongEnough(t *testing.T) {
 	}
 }
 
-// The caller's limit of bytes is reached before that of a node, which cannot say why it has ended.
+// The caller's byte limit is reached before a node's, which could not say why it has ended.
 func TestNodesMayTakeMore(t *testing.T) {
 	l := Limits{Duration: time.Second, Packets: 1, Bytes: maxBytes, SnapLen: 1500}
 	args := Job{Ends: Ends{Pod: "default/a"}}.Args(l, 0)

@@ -15,14 +15,14 @@ import (
 
 // Runner runs fairleadctl on a node.
 type Runner interface {
-	// Run returns when the program has ended there.
+	// Run returns when the program on the node has ended.
 	Run(ctx context.Context, node string, args []string, in io.Reader, out, messages io.Writer) error
 }
 
 // remote is a capture on another node.
 type remote struct {
 	*stream
-	in     *io.PipeWriter // its end ends the capture
+	in     *io.PipeWriter // closing it ends the capture
 	cancel context.CancelFunc
 	closed <-chan struct{}
 	done   chan struct{}
@@ -30,14 +30,14 @@ type remote struct {
 	found  chan result
 }
 
-// result is what next of a stream has returned.
+// result is what the stream's next has returned.
 type result struct {
 	at  int
 	of  capture.Frame
 	err error
 }
 
-// start begins to capture on a node, by fairleadctl with these arguments, and waits until it has begun. Its stream may
+// start starts a capture on a node, by fairleadctl with these arguments, and waits until it has begun. Its stream may
 // have maxBytes. The error says why it has not begun by the end of ctx; the capture itself does not end with ctx.
 func start(ctx context.Context, runner Runner, node string, args []string, maxBytes int64) (Source, error) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -53,7 +53,7 @@ func start(ctx context.Context, runner Runner, node string, args []string, maxBy
 		if text := said.String(); r.err != nil && text != "" {
 			r.err = fmt.Errorf("%w: %s", r.err, text)
 		}
-		to.Close() // what was written before has been read
+		to.Close() // loses nothing: a write to the pipe returns only once it was read
 	}()
 	go r.read(running, out, maxBytes)
 	select {
@@ -61,10 +61,10 @@ func start(ctx context.Context, runner Runner, node string, args []string, maxBy
 		return r, nil
 	case f := <-r.found:
 		r.Close()
-		return nil, fmt.Errorf("node %s: the capture has ended before it began: %w", node, f.err)
+		return nil, fmt.Errorf("node %s: the capture ended before it began: %w", node, f.err)
 	case <-ctx.Done():
 		r.Close()
-		err := fmt.Errorf("node %s: it has not begun: %w", node, context.Cause(ctx))
+		err := fmt.Errorf("node %s: the capture has not begun: %w", node, context.Cause(ctx))
 		if text := said.String(); text != "" {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
@@ -72,10 +72,10 @@ func start(ctx context.Context, runner Runner, node string, args []string, maxBy
 	}
 }
 
-// streamBytes is what a stream has at most for packets of so many bytes: the beginning, and statistics.
+// streamBytes is the largest size of a stream with l.Bytes of packets: the beginning and statistics come on top.
 func streamBytes(l Limits) int64 { return l.Bytes + 1<<20 }
 
-// StartAll starts all jobs at once, and waits for all within that time. If one fails, none is left.
+// StartAll starts all jobs at once, and waits until all have begun, within that time. If one fails, none is left.
 func StartAll(ctx context.Context, runner Runner, jobs []Job, l Limits, within time.Duration) ([]Source, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -94,7 +94,7 @@ func StartAll(ctx context.Context, runner Runner, jobs []Job, l Limits, within t
 	return sources, err
 }
 
-// read hands over packets until the stream ends, and then why.
+// read passes on packets until the stream ends, and then the reason.
 func (r *remote) read(ctx context.Context, out *io.PipeReader, maxBytes int64) {
 	var f result
 	for f.err = r.open(out, maxBytes); f.err == nil; {
@@ -102,7 +102,7 @@ func (r *remote) read(ctx context.Context, out *io.PipeReader, maxBytes int64) {
 			break
 		}
 	}
-	out.Close() // the program cannot write any more, and ends
+	out.Close() // the program can no longer write, and ends
 	if errors.Is(f.err, io.EOF) || errors.Is(f.err, io.ErrUnexpectedEOF) {
 		select {
 		case <-r.done:
@@ -117,7 +117,7 @@ func (r *remote) read(ctx context.Context, out *io.PipeReader, maxBytes int64) {
 	}
 }
 
-// hand reports whether there is more to do.
+// hand passes a result on, and reports whether the capture still runs.
 func (r *remote) hand(ctx context.Context, f result) bool {
 	select {
 	case r.found <- f:
@@ -156,7 +156,7 @@ func (r *remote) Close() error {
 	return nil
 }
 
-// tail keeps the end of what a program says.
+// tail keeps the end of a program's messages.
 type tail struct {
 	sync.Mutex
 	text []byte
@@ -173,7 +173,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the text without what a terminal would obey.
+// String is the text without control characters, which a terminal would obey.
 func (t *tail) String() string {
 	t.Lock()
 	defer t.Unlock()

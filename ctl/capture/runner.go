@@ -33,8 +33,8 @@ func (a AgentPods) Run(ctx context.Context, node string, args []string, in io.Re
 		remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: messages})
 	if status := (*apierrors.StatusError)(nil); err != nil &&
 		(errors.As(err, &status) && apierrors.IsForbidden(status) || strings.Contains(err.Error(), "forbidden")) {
-		return fmt.Errorf("you may not run commands in the pod kube-system/%s of the agent (create pods/exec): run this command "+
-			"on the node, as root, with --node-local, or say with --on-node how to run commands there: %w", pod, err)
+		return fmt.Errorf("you may not run commands in the agent's pod kube-system/%s (create pods/exec): run this command "+
+			"on the node, as root, with --node-local, or specify with --on-node how to run commands there: %w", pod, err)
 	}
 	return err
 }
@@ -51,17 +51,17 @@ func (a AgentPods) find(ctx context.Context, node string) (string, error) {
 			return p.Name, nil
 		}
 	}
-	return "", errors.New("no pod of the agent runs there: run this command on the node, as root, with --node-local, " +
-		"or say with --on-node how to run commands there")
+	return "", errors.New("no agent pod runs there: run this command on the node, as root, with --node-local, " +
+		"or specify with --on-node how to run commands there")
 }
 
-// Command runs fairleadctl by a command, such as "ssh root@{node} fairleadctl".
+// Command runs fairleadctl through a command, such as "ssh root@{node} fairleadctl".
 type Command string
 
 // nodeInCommand stands for the node's name in a Command.
 const nodeInCommand = "{node}"
 
-// outputWait is how long output is waited for when a command has ended.
+// outputWait is how long to wait for output after a command has ended.
 const outputWait = 2 * time.Second
 
 // Run implements Runner.
@@ -72,8 +72,8 @@ func (c Command) Run(ctx context.Context, node string, args []string, in io.Read
 	}
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, messages, outputWait
-	// An interrupt from the terminal is for this program, which ends the capture there and then reads the rest. Nor can
-	// several commands ask for passwords there at once: without a terminal they fail, and say why.
+	// An interrupt from the terminal is for this program alone, which ends the capture there and then reads the rest. And
+	// several commands cannot prompt for passwords at once: without a terminal they fail and say why.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	to, err := cmd.StdinPipe()
 	if err != nil {
@@ -83,7 +83,7 @@ func (c Command) Run(ctx context.Context, node string, args []string, in io.Read
 		return err
 	}
 	go func() {
-		_, _ = io.Copy(to, in) // nothing is sent: it is about the end
+		_, _ = io.Copy(to, in) // nothing is sent: this only waits for the end
 		to.Close()
 	}()
 	return cmd.Wait()

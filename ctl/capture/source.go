@@ -4,7 +4,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// Interface is one from which packets are captured, as the file describes it.
+// Interface is one that packets are captured from, as the file describes it.
 type Interface struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
@@ -12,16 +12,16 @@ type Interface struct {
 	Filter string `json:"filter"`
 }
 
-// Source is where packets come from: an interface here, or another node.
+// Source is a source of packets: an interface of this node, or another node.
 type Source interface {
 	// String names it in messages.
 	String() string
 	Interfaces() []Interface
-	// Next waits for a packet, and says of which interface it is. It returns io.EOF at the end.
+	// Next waits for a packet, and returns it with the number of its interface. It returns io.EOF at the end.
 	Next() (at int, f capture.Frame, err error)
-	// Stop lets Next return what was captured before, and then io.EOF.
+	// Stop has Next return what was captured before, and then io.EOF.
 	Stop()
-	// Lost counts packets of an interface that could not be captured, for want of time.
+	// Lost counts packets of an interface that arrived faster than they could be captured.
 	Lost(at int) uint64
 	// Close ends it at once.
 	Close() error

@@ -18,17 +18,17 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// What another node may send. maxStep is how many bytes may come before a packet and with it.
+// Limits on what another node may send. maxStep is how many bytes may come with a packet, including what precedes it.
 const (
 	maxInterfaces = 64
 	maxTextRunes  = 1000
 	maxStep       = 1 << 20
 )
 
-// What is no stream of a capture.
+// The errors of a stream that is not a capture's.
 var (
-	errNoFile = errors.New("what comes is no pcapng file")
-	errStep   = errors.New("more comes between two packets than a capture writes")
+	errNoFile = errors.New("the stream is not a pcapng file")
+	errStep   = errors.New("there is more data between two packets than a capture writes")
 )
 
 // stream reads the file that another node writes while it captures.
@@ -36,7 +36,7 @@ type stream struct {
 	node string
 	from *pcapgo.NgReader
 	step *io.LimitedReader // under from
-	// begun is closed when the interfaces are known: their statistics come behind all of them.
+	// begun is closed when the interfaces are known: their statistics follow after all of them.
 	begun chan struct{}
 	once  sync.Once
 	of    []Interface
@@ -45,10 +45,10 @@ type stream struct {
 
 func newStream(node string) *stream { return &stream{node: node, begun: make(chan struct{})} }
 
-// open reads the beginning. Of the whole stream it takes no more than limit bytes.
+// open reads the beginning. No more than limit bytes of the stream are read in all.
 func (s *stream) open(r io.Reader, limit int64) (err error) {
 	whole := bufio.NewReader(io.LimitReader(r, limit))
-	// The library would unpack what is compressed, and to any size.
+	// The library would decompress the stream, to any size.
 	if magic, err := whole.Peek(4); err == nil && binary.BigEndian.Uint32(magic) != sectionHeader {
 		return errNoFile
 	}
@@ -61,7 +61,7 @@ func (s *stream) open(r io.Reader, limit int64) (err error) {
 // sectionHeader is the type of the first block of a file, in either byte order (draft-ietf-opsawg-pcapng, section 4.1).
 const sectionHeader = 0x0a0d0d0a
 
-// statistics is called by next.
+// statistics is the reader's callback for statistics blocks: it takes the interfaces once, and the lost packets.
 func (s *stream) statistics(at int, read pcapgo.NgInterfaceStatistics) {
 	s.once.Do(func() {
 		for i := range min(s.from.NInterfaces(), maxInterfaces) {
@@ -78,7 +78,7 @@ func (s *stream) statistics(at int, read pcapgo.NgInterfaceStatistics) {
 	}
 }
 
-// printable is a text of another machine without what a terminal would obey.
+// printable is a text from another machine without control characters, which a terminal would obey.
 func printable(text string) string {
 	clean := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -89,7 +89,7 @@ func printable(text string) string {
 	return string([]rune(clean)[:min(len([]rune(clean)), maxTextRunes)])
 }
 
-// next waits for a packet. It returns io.EOF at the end, behind a whole packet.
+// next waits for a packet. It returns io.EOF if the stream ends after a whole packet.
 func (s *stream) next() (int, capture.Frame, error) {
 	s.step.N = maxStep
 	data, info, options, err := s.from.ReadPacketDataWithOptions()

@@ -12,16 +12,16 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// MaxDuration is the longest that may be asked for.
+// MaxDuration is the longest duration that may be requested.
 const MaxDuration = 10 * time.Minute
 
-// What a capture may have at most, whatever is asked for.
+// The largest limits that may be requested.
 const (
 	maxPackets = 10_000_000
 	maxBytes   = 4 << 30
 )
 
-// Check says what is wrong with limits that somebody asks for. part: it is a part of a capture, which others end.
+// Check says what is wrong with the requested limits. part: this is a part of a capture, which the caller ends.
 func (l Limits) Check(part bool) error {
 	switch {
 	case l.Duration <= 0 || l.Duration > MaxDuration && !part:
@@ -59,7 +59,7 @@ func ParseEnds(pod, to string) (Ends, error) {
 	return ends, nil
 }
 
-// ShowProgress writes the counts when they have changed, on a terminal in one line.
+// ShowProgress writes the counts when they have changed, on a terminal always in the same line.
 func ShowProgress(w io.Writer, terminal bool) func([]Count) {
 	begin, end, before := "", "\n", ""
 	if terminal {
@@ -77,7 +77,7 @@ func ShowProgress(w io.Writer, terminal bool) func([]Count) {
 	}
 }
 
-// Write writes it for people.
+// Write writes it as text.
 func (s *Summary) Write(p *report.Printer) {
 	before := ""
 	if s.File != "" {

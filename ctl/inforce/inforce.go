@@ -1,5 +1,5 @@
-// Package inforce tells where a node sends connections to a Service: it compares what the Kubernetes API has of it with
-// the flows and groups of the node's Open vSwitch. It changes nothing.
+// Package inforce shows where a node sends connections to a Service: it compares what the Kubernetes API has with the
+// flows and groups of the node's Open vSwitch. It changes nothing.
 package inforce
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
-// Name is NAMESPACE/NAME of what users name with or without a Namespace.
+// Name is NAMESPACE/NAME of an argument with or without a Namespace.
 func Name(arg string) string {
 	if strings.Contains(arg, "/") {
 		return arg
@@ -32,18 +32,18 @@ func Name(arg string) string {
 	return metav1.NamespaceDefault + "/" + arg
 }
 
-// Service is one, as this node sees it.
+// Service is a Service as this node serves it.
 type Service struct {
 	Service string `json:"service"`
 	Node    string `json:"node"`
-	// Translated: by Open vSwitch, as services: ovs asks for.
+	// Translated: by Open vSwitch, as set by services: ovs.
 	Translated bool   `json:"translated"`
 	Ports      []Port `json:"ports"`
 	// Note is about the Service as a whole.
 	Note string `json:"note,omitempty"`
 }
 
-// Port is one of a ClusterIP.
+// Port is a port of a ClusterIP.
 type Port struct {
 	To        netip.AddrPort `json:"to"`
 	Protocol  string         `json:"protocol"`
@@ -53,7 +53,7 @@ type Port struct {
 	Why string `json:"why,omitempty"`
 }
 
-// Endpoint is one of a Port.
+// Endpoint is an endpoint of a Port.
 type Endpoint struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	Node     string         `json:"node,omitempty"`
@@ -75,7 +75,7 @@ func (v Service) Write(p *report.Printer) {
 		to := port.String()
 		for _, e := range port.Endpoints {
 			is := "yes"
-			if e.Why != "" { // also of one that is, and should not be
+			if e.Why != "" { // also for one that is in force and should not be
 				is = map[bool]string{true: "yes, but ", false: "no: "}[e.InForce] + e.Why
 			}
 			rows = append(rows, []string{to, e.Endpoint.String(), e.Node, is})
@@ -132,22 +132,22 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 	return v, nil
 }
 
-// note is what is to be said of a Service as a whole.
+// note is about a Service as a whole.
 func note(s inputs.Service, translated bool) string {
 	switch {
 	case len(s.ClusterIPs) == 0:
-		return "it has no ClusterIP that Fairlead would translate: it is headless, of type ExternalName, or another proxy's " +
+		return "it has no ClusterIP that Fairlead would translate: it is headless, of type ExternalName, or left to another proxy " +
 			"(service.kubernetes.io/service-proxy-name)"
 	case !translated:
 		return "kube-proxy translates on this node (services: host): this is what the Kubernetes API has"
 	case s.Affinity > clusterip.MostAffinity:
-		return fmt.Sprintf("its session affinity shall last %s, and lasts %s: Open vSwitch has no longer timeouts "+
+		return fmt.Sprintf("its session affinity is set to last %s, but lasts %s: Open vSwitch has no longer timeouts "+
 			"(fairleadctl doctor services)", s.Affinity, clusterip.MostAffinity)
 	}
 	return ""
 }
 
-// fill compares the endpoints of the API with those that Open vSwitch has, if it is to have them.
+// fill compares the API's endpoints with those in Open vSwitch, if Open vSwitch translates the port.
 func (p *Port) fill(known []services.Endpoint, has []netip.AddrPort, translated bool) {
 	most := len(has) >= openflow.MaxBuckets
 	for _, e := range known {
@@ -155,7 +155,7 @@ func (p *Port) fill(known []services.Endpoint, has []netip.AddrPort, translated 
 		i := slices.Index(has, e.To)
 		switch {
 		case translated && v.InForce && i < 0 && most:
-			v.InForce, v.Why = false, fmt.Sprintf("Open vSwitch takes %d endpoints of a port, and has others", openflow.MaxBuckets)
+			v.InForce, v.Why = false, fmt.Sprintf("Open vSwitch takes at most %d endpoints of a port, and has others", openflow.MaxBuckets)
 		case translated && v.InForce && i < 0:
 			v.InForce, v.Why = false, "Open vSwitch does not have it (is the agent ready? fairleadctl doctor agent)"
 		case !v.InForce && i >= 0:
@@ -167,11 +167,11 @@ func (p *Port) fill(known []services.Endpoint, has []netip.AddrPort, translated 
 		p.Endpoints = append(p.Endpoints, v)
 	}
 	for _, e := range has {
-		p.Endpoints = append(p.Endpoints, Endpoint{Endpoint: e, InForce: true, Why: "the Kubernetes API does not have it any more"})
+		p.Endpoints = append(p.Endpoints, Endpoint{Endpoint: e, InForce: true, Why: "the Kubernetes API no longer has it"})
 	}
 }
 
-// explain says why there is no endpoint in force.
+// explain says why no endpoint is in force.
 func (p *Port) explain(svc *corev1.Service, all []inputs.EndpointSlice) {
 	selector := labels.FormatLabels(svc.Spec.Selector)
 	empty := !slices.ContainsFunc(all, func(s inputs.EndpointSlice) bool { return len(s.Endpoints) > 0 })
@@ -190,7 +190,7 @@ func (p *Port) explain(svc *corev1.Service, all []inputs.EndpointSlice) {
 	}
 }
 
-// readService reads a Service and its EndpointSlices. The agent, whose rights this may have, may list and not get them.
+// readService reads a Service and its EndpointSlices. It lists: the agent, whose rights this may have, may not get any.
 func readService(ctx context.Context, client *kube.Client, name string) (
 	*corev1.Service, []inputs.EndpointSlice, error) {
 	namespace, short, _ := strings.Cut(name, "/")
@@ -218,11 +218,11 @@ func readService(ctx context.Context, client *kube.Client, name string) (
 	return &found.Items[0], all, nil
 }
 
-// thisNode is the node that the agent here serves, with its zone.
+// thisNode is the node that the local agent serves, with its zone.
 func thisNode(ctx context.Context, client *kube.Client, cfg api.AgentConfig) (services.Node, error) {
 	s, err := nodestate.Agent(ctx, cfg)
 	if err != nil {
-		return services.Node{}, fmt.Errorf("which node this is says the agent: %w", err)
+		return services.Node{}, fmt.Errorf("querying the agent for the name of this node: %w", err)
 	}
 	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.Node})
 	if err != nil {
@@ -235,7 +235,7 @@ func thisNode(ctx context.Context, client *kube.Client, cfg api.AgentConfig) (se
 	return here, nil
 }
 
-// Protocol is the name of one, by IANA's number.
+// Protocol is the name of the protocol with that IANA number.
 func Protocol(protocol uint8) string {
 	switch protocol {
 	case clusterip.TCP:
@@ -246,7 +246,7 @@ func Protocol(protocol uint8) string {
 	return "SCTP"
 }
 
-// WhyNone says why no endpoint is in force, with what is known of each.
+// WhyNone says why no endpoint is in force, with the reason for each.
 func (p Port) WhyNone() string {
 	var each []string
 	for _, e := range p.Endpoints {

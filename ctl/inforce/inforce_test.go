@@ -25,7 +25,7 @@ func TestFill(t *testing.T) {
 		{[]netip.AddrPort{a}, true, "10.0.0.1:80 true , 10.0.0.2:80 false not ready"},
 		{nil, true, "10.0.0.1:80 false Open vSwitch does not have it (is the agent ready? fairleadctl doctor agent), 10.0.0.2:80 false not ready"},
 		{nil, false, "10.0.0.1:80 true , 10.0.0.2:80 false not ready"},
-		{[]netip.AddrPort{a, b, c}, true, "10.0.0.1:80 true , 10.0.0.2:80 true , 10.0.0.3:80 true the Kubernetes API does not have it any more"},
+		{[]netip.AddrPort{a, b, c}, true, "10.0.0.1:80 true , 10.0.0.2:80 true , 10.0.0.3:80 true the Kubernetes API no longer has it"},
 	} {
 		var p Port
 		p.fill(known, one.has, one.translated)
@@ -69,10 +69,10 @@ func TestWhyNone(t *testing.T) {
 	}
 }
 
-// A cut of session affinity is noted where Open vSwitch makes it.
+// A session affinity that Open vSwitch cuts short is noted.
 func TestNote(t *testing.T) {
 	s := inputs.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Affinity: 24 * time.Hour}
-	if got := note(s, true); !strings.Contains(got, "shall last 24h0m0s, and lasts 18h12m15s") {
+	if got := note(s, true); !strings.Contains(got, "set to last 24h0m0s, but lasts 18h12m15s") {
 		t.Errorf("cut: %q", got)
 	}
 	if got := note(s, false); !strings.Contains(got, "kube-proxy translates") {

@@ -1,5 +1,5 @@
-// Package nics asks the agents of all nodes whether the NIC there can be attached, by "fairleadctl uplink preflight" in
-// their Pods.
+// Package nics checks on all nodes whether the NIC can be attached, by "fairleadctl uplink preflight" in the agents'
+// Pods.
 package nics
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// limit is how long one node may take: it waits up to 4 s for addresses, and some more for an ovs-vswitchd that hangs.
+// limit is how long one node may take: it waits up to 4 s for addresses, and longer for an ovs-vswitchd that hangs.
 const limit = 20 * time.Second
 
 // Result says whether the NIC of a node can be attached.
 type Result string
 
-// The results. Partly: by what is known it can.
+// The results. Partly: what is known does not prevent it, but something is unknown.
 const (
 	Can      Result = "ok"
 	Cannot   Result = "cannot"
@@ -35,7 +35,7 @@ const (
 type Node struct {
 	Node   string `json:"node"`
 	Result Result `json:"result"`
-	// Report is that of the node itself; nil: it was not asked, or has no answer, and Why says why.
+	// Report is the node's own; nil: it was not queried, or has not answered, and Why says why.
 	Report *preflight.Report `json:"report,omitempty"`
 	Why    string            `json:"why,omitempty"`
 }
@@ -43,12 +43,12 @@ type Node struct {
 // All is the output of "fairleadctl uplink preflight --all-nodes".
 type All struct {
 	Nodes []Node `json:"nodes"`
-	// Findings are what is wrong, each of all nodes that have it.
+	// Findings are the problems, each with all nodes that have it.
 	Findings []report.Finding `json:"findings"`
 }
 
-// Ask asks all nodes on which an agent may run. nic is the name of the NIC or a pattern of it, or empty: the one that
-// each agent takes. The error is that the Nodes or the Pods could not be read.
+// Ask queries all nodes on which an agent may run. nic is the name of the NIC or a pattern, or empty for the one that
+// each agent uses. An error means that the Nodes or the Pods could not be read.
 func Ask(ctx context.Context, client *kube.Client, nic string) (All, error) {
 	v := cluster.Read(ctx, client, cluster.Nodes)
 	if err := v.Missing(cluster.Nodes); err != nil {
@@ -68,7 +68,7 @@ func Ask(ctx context.Context, client *kube.Client, nic string) (All, error) {
 	return all(v.Nodes, said), nil
 }
 
-// running are the nodes whose kubelet runs: others would take long not to answer. One that is not ready may lack
+// running are the nodes whose kubelet runs: a query to others would only time out. One that is not ready may lack
 // nothing but its network.
 func running(nodes []cluster.Node) (names []string) {
 	for _, n := range nodes {
@@ -79,7 +79,7 @@ func running(nodes []cluster.Node) (names []string) {
 	return names
 }
 
-// all joins what was said with the nodes that were not asked. Nodes without an agent are left out.
+// all joins the answers with the nodes that were not queried. Nodes on which no agent may run are left out.
 func all(nodes []cluster.Node, said []agents.Said) All {
 	known := map[string]agents.Said{}
 	for _, s := range said {
@@ -100,7 +100,7 @@ func all(nodes []cluster.Node, said []agents.Said) All {
 	return a
 }
 
-// answer is what a node has said, which is an answer if it has the form of one, whatever the exit code.
+// answer is the result of a node: its output counts if it is a report, whatever the exit code.
 func answer(s agents.Said) Node {
 	r := preflight.Report{}
 	if json.Unmarshal(s.Output, &r) != nil || r.NIC == "" {
@@ -109,7 +109,7 @@ func answer(s agents.Said) Node {
 	return Node{Node: s.Node, Result: Of(r), Report: &r}
 }
 
-// Of is the result by a node's report.
+// Of is the result of a node's report.
 func Of(r preflight.Report) Result {
 	switch {
 	case len(r.Refused) > 0:
@@ -120,7 +120,7 @@ func Of(r preflight.Report) Result {
 	return Can
 }
 
-// Severity says how bad it is.
+// Severity is how bad the result is.
 func (r Result) Severity() report.Severity {
 	switch r {
 	case Can:

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// says is what a node prints; refused in mode bridge, where the addresses of DHCP are a reason.
+// says is what a node prints; change alters its report.
 func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) agents.Said {
 	t.Helper()
 	r := preflight.NewReport(nic, mode)
@@ -27,7 +27,7 @@ func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) 
 	return agents.Said{Node: node, Output: out, OK: len(r.Refused) == 0, Why: "exit code 4"}
 }
 
-// lease is of an address from DHCP: the same cause on every node, with another address.
+// lease refuses because of an address from DHCP: the same cause on every node, with another address.
 func lease(addr, valid, nic string) func(*preflight.Report) {
 	return func(r *preflight.Report) {
 		r.Refused = []string{"the address " + addr + " is valid for " + valid + " only: a DHCP client renews it on " + nic +
@@ -59,7 +59,7 @@ func TestAll(t *testing.T) {
 		says(t, "n7", "eno1", "steer", func(r *preflight.Report) {
 			r.Refused = []string{"it is down: configure it and set it up, then try again"}
 		}),
-		{Node: "new", Output: []byte("{}"), OK: true, Why: "its agent's answer is no answer of this version"},
+		{Node: "new", Output: []byte("{}"), OK: true, Why: "its agent's answer is not one of this version"},
 	})
 	var b bytes.Buffer
 	a.Write(report.New(&b, false))
@@ -74,9 +74,9 @@ func TestAll(t *testing.T) {
 	}
 	flat := strings.Join(strings.Fields(text), " ")
 	for _, words := range []string{"the NIC of n2, n3 cannot be attached: the address 192.0.2.12 is valid for 1h0m0s only",
-		"note: names and numbers are those of n2; -o json has each node's", "Warning 3: nic-not-known of the NIC of n4 it is not known whether NetworkManager",
+		"note: names and numbers are those of n2; -o json has each node's", "Warning 3: nic-not-known for the NIC of n4 it is not known whether NetworkManager",
 		"n5 could not be asked: its Pod does not run: CrashLoopBackOff", "n6 could not be asked: its kubelet does not report",
-		"new could not be asked: its agent's answer is no answer", "note: n4: not mode steer, because the kernel has no BPF"} {
+		"new could not be asked: its agent's answer is not one of", "note: n4: not mode steer, because the kernel has no BPF"} {
 		if !strings.Contains(flat, words) {
 			t.Errorf("it does not say %q", words)
 		}

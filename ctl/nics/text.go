@@ -8,15 +8,14 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// same are nodes of which the same is to be said. text is that of the first; the others' may have other names and
-// numbers in it.
+// same are nodes with the same text. text is the first node's; the others' may have other names and numbers in it.
 type same struct {
 	text   string
 	nodes  []Node
 	differ bool
 }
 
-// group gathers what texts returns of each node, in the order of the nodes.
+// group groups what texts returns for each node, in the order of the nodes.
 func group(nodes []Node, texts func(Node) []string) (out []same) {
 	for _, n := range nodes {
 		for _, text := range texts(n) {
@@ -33,8 +32,8 @@ func group(nodes []Node, texts func(Node) []string) (out []same) {
 	return out
 }
 
-// pattern is a text without what is of one node: the NIC's name, and words with digits, such as addresses and other
-// interfaces.
+// pattern is a text without what is specific to a node: the NIC's name, and words with digits, such as addresses and
+// other interfaces.
 func pattern(text string, n Node) string {
 	words := strings.Fields(text)
 	for i, w := range words {
@@ -55,7 +54,7 @@ func (s same) names() (names []string) {
 	return names
 }
 
-// finding is the group as a finding; cause has a place for the names of nodes and one for the text.
+// finding is the group as a finding; cause has one verb for the nodes' names and one for the text.
 func (s same) finding(kind string, severity report.Severity, cause string) report.Finding {
 	f := report.Finding{Check: "uplink", Kind: kind, Severity: severity, About: s.names(),
 		Cause: fmt.Sprintf(cause, report.Some(s.names()), s.text)}
@@ -71,7 +70,7 @@ func findings(nodes []Node) []report.Finding {
 		out = append(out, s.finding("nic-refused", report.Failing, "the NIC of %s cannot be attached: %s"))
 	}
 	for _, s := range group(nodes, Node.unknown) {
-		out = append(out, s.finding("nic-not-known", report.Warning, "of the NIC of %s it is not known %s"))
+		out = append(out, s.finding("nic-not-known", report.Warning, "for the NIC of %s it is not known %s"))
 	}
 	for _, s := range group(nodes, Node.unasked) {
 		out = append(out, s.finding("not-asked", report.Warning, "%s could not be asked: %s"))
@@ -100,7 +99,7 @@ func (n Node) unasked() []string {
 	return []string{n.Why}
 }
 
-// notes are what is to be known besides, such as why the mode is not steer.
+// notes is further information, such as why the mode is not steer.
 func (n Node) notes() []string {
 	switch {
 	case n.Report == nil:

@@ -28,7 +28,7 @@ func InstallCNI() *cobra.Command {
 names fairlead and antrea, and the reference plugins portmap and bandwidth where the node has none
 or older ones. A file is replaced atomically, even while the runtime executes it, and only if it
 differs. A copy of each replaced file is kept in ` + conflist.DefaultKept + `;
-"fairlead-agent uninstall" puts it back.
+"fairlead-agent uninstall" restores it.
 
 In a container both directories must be mounted from the node.`,
 		Args: cli.FlagsOnly,

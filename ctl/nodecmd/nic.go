@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Preflight checks whether the NIC can be attached, and changes nothing. nic is its name or a pattern as path.Match has
-// it; "" is the one of the config, else the one that is attached, else the one that the agent, which has to run then,
-// takes for traffic to other nodes. A NIC that is not found is a reason to refuse.
+// Preflight checks whether the NIC can be attached, and changes nothing. nic is its name or a pattern of path.Match; ""
+// is the NIC of the config, else the one that is attached, else the one that the agent, which must be running then,
+// uses for traffic to other nodes. A NIC that is not found is a reason to refuse.
 func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (
 	preflight.Report, error) {
 	if err := CheckPattern(nic); err != nil {
@@ -52,7 +52,7 @@ func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, lo
 	return u.Preflight(ctx, p)
 }
 
-// CheckPattern returns a cli.UsageError if nic is no pattern of path.Match. Every name of an interface is one.
+// CheckPattern returns a cli.UsageError if nic is not a pattern of path.Match. Every interface name is one.
 func CheckPattern(nic string) error {
 	if _, err := path.Match(nic, ""); err != nil {
 		return cli.Usage(fmt.Errorf("--nic %s: want a name, or a pattern such as 'en*' or 'eth[01]'", nic))

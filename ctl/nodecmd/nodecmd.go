@@ -1,5 +1,5 @@
-// Package nodecmd has the commands that change or show the node that they run on, without the agent: the subcommands of
-// fairlead-agent, and what "fairleadctl uplink" shares with "fairlead-agent uplink".
+// Package nodecmd implements the commands that change or examine the node that they run on, without the agent: the
+// subcommands of fairlead-agent, and what "fairleadctl uplink" shares with "fairlead-agent uplink".
 package nodecmd
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Status is the state of the NIC by that journal, what is found on the node, and the next step.
+// Status is the state of the NIC according to the journal, what is found on the node, and the next step.
 func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status, error) {
 	u, err := uplink.Open(journal, log)
 	if err != nil {
@@ -24,18 +24,18 @@ func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status
 }
 
 // Restore detaches the NIC and restores its previous state. The journal that it returns is nil if no NIC was ever
-// attached; unwritable is why the restore could not be recorded on disk.
+// attached; unwritable is the reason why the restore could not be recorded on disk.
 func Restore(ctx context.Context, journal string, log logr.Logger) (j *uplink.Journal, unwritable, err error) {
 	u, err := uplink.Open(journal, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	err = u.Restore(ctx, uplink.ByHand) // which reads the journal again, or looks for an uplink without one
+	err = u.Restore(ctx, uplink.ByHand) // reads the journal again, or looks for an uplink without one
 	return u.Journal(), u.Unwritable(), err
 }
 
-// Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic
-// nor the config names the NIC.
+// Open opens the journal and plans how the NIC is attached with that config. The error is a cli.UsageError if neither
+// nic nor the config names the NIC.
 func Open(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*uplink.Uplink, uplink.Plan, error) {
 	u, p, err := nodeuplink.OpenManual(cfg, journal, nic, log)
 	if errors.Is(err, nodeuplink.ErrWhichNIC) {

@@ -81,9 +81,9 @@ func (f *uplinkFlags) runStatus(ctx context.Context, out io.Writer) error {
 func (f *uplinkFlags) attach() *cobra.Command {
 	c := f.sub("attach", "Attaches the NIC for bridged pods",
 		`Attaches the NIC in the mode of the config, or resumes an interrupted attach. If the default
-gateway does not answer within uplink.rollbackAfter (30 seconds) it is rolled back.
+gateway does not answer within uplink.rollbackAfter (30 seconds), the attach is rolled back.
 
-A running agent notices it. If its config has no bridging, its next start restores the NIC.`,
+A running agent notices it. If its config does not enable bridging, its next start restores the NIC.`,
 		func(ctx context.Context, _ io.Writer) error {
 			cfg, err := f.load()
 			if err != nil {
@@ -101,7 +101,7 @@ A running agent notices it. If its config has no bridging, its next start restor
 
 func (f *uplinkFlags) restore() *cobra.Command {
 	return f.sub("restore", "Detaches the NIC and restores its previous state",
-		`Detaches the NIC from Open vSwitch and restores everything that the journal has on record. It
+		`Detaches the NIC from Open vSwitch and restores everything that the journal has recorded. It
 needs no config, no API, no agent and no running Open vSwitch. It may be repeated.
 
 A running agent does not attach it again; bridged pods have no network until the agent is restarted.`,
@@ -124,12 +124,12 @@ A running agent does not attach it again; bridged pods have no network until the
 
 func (f *uplinkFlags) yield() *cobra.Command {
 	return f.sub("yield", "Returns the NIC to the host while Open vSwitch is replaced",
-		`Run it before ovs-vswitchd is stopped, and once more after (the container fairlead-ovs does): in
-mode bridge the host's packets go through it. The NIC is restored, and an agent attaches it again as
-soon as another ovs-vswitchd runs.
+		`Run it before ovs-vswitchd is stopped, and once more afterwards, as the container fairlead-ovs does:
+in mode bridge the host's packets go through ovs-vswitchd. The NIC is restored, and an agent attaches
+it again as soon as another ovs-vswitchd runs.
 
-On the kernel's datapath it does nothing while an agent runs: the kernel keeps forwarding with the
-flows it has, and an agent that finds ovs-vswitchd dead for some seconds does the same by itself.`,
+On the kernel datapath it does nothing while an agent runs: the kernel keeps forwarding with the
+flows it has, and an agent that finds ovs-vswitchd dead for some seconds returns the NIC itself.`,
 		func(ctx context.Context, out io.Writer) error {
 			u, err := uplink.Open(f.journal, klog.Background())
 			if err != nil {
@@ -155,9 +155,9 @@ flows it has, and an agent that finds ovs-vswitchd dead for some seconds does th
 func (f *uplinkFlags) preflight() *cobra.Command {
 	c := f.sub("preflight", "Shows what attach would do, or why it is not possible",
 		`Checks whether the NIC can be attached safely, and changes nothing. The NIC is that of --nic, which may
-be a pattern such as 'en*', else the one that transportInterface of the config file names, else the one
-that is attached, else the one that the agent, which has to run, has found: by a pattern in
-transportInterface, by transportInterfaceCIDRs or by the Node's address. Exit code 3: it cannot.`,
+be a pattern such as 'en*', else the one that transportInterface in the config file names, else the one
+that is attached, else the one that the agent, which must be running, has found: by a pattern in
+transportInterface, by transportInterfaceCIDRs or by the Node's address. Exit code 3: it cannot be attached.`,
 		func(ctx context.Context, out io.Writer) error {
 			cfg, err := f.load()
 			if err != nil {
@@ -186,7 +186,6 @@ func (f *uplinkFlags) addNIC(c *cobra.Command) {
 	c.Flags().StringVar(&f.nic, "nic", "", "the NIC (default: transportInterface of the config file)")
 }
 
-// load reads the config.
 func (f *uplinkFlags) load() (api.AgentConfig, error) {
 	cfg, _, err := config.Load(*f.config)
 	if err != nil {

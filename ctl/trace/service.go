@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
 
-// requested is a port that a connection is traced to: of a Service by name, or of an address.
+// requested is the port that a connection is traced to: of a named Service, or of an address.
 type requested struct {
 	service  string // namespace/name; empty: addr
 	addr     netip.Addr
@@ -27,7 +27,7 @@ type requested struct {
 	protocol uint8
 }
 
-// parseRequested reads "SERVICE:PORT[/UDP]", "ADDRESS:PORT[/UDP]" and "[ADDRESS]:PORT[/UDP]"; all else is no port.
+// parseRequested reads "SERVICE:PORT[/UDP]", "ADDRESS:PORT[/UDP]" and "[ADDRESS]:PORT[/UDP]"; anything else is no port.
 func parseRequested(text string) (r requested, is bool) {
 	r.protocol = clusterip.TCP
 	text, udp := strings.CutSuffix(text, "/UDP")
@@ -50,18 +50,18 @@ func parseRequested(text string) (r requested, is bool) {
 	return r, true
 }
 
-// Service is what a trace says of one.
+// Service is what a trace says about a Service.
 type Service struct {
 	Service  string         `json:"service,omitempty"`
 	To       netip.AddrPort `json:"to"`
 	Protocol string         `json:"protocol"`
 	// Endpoints are those in force in this node's Open vSwitch.
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Chosen is the one that the traced packet goes to; invalid if each connection chooses by itself, or there is none.
+	// Chosen is the one that the traced packet goes to; invalid if one is chosen for each connection, or there is none.
 	// It is Kept if the client has had it before, by session affinity.
 	Chosen netip.AddrPort `json:"chosen,omitzero"`
 	Kept   bool           `json:"kept,omitempty"`
-	// Connections are those of the pod that conntrack has, by endpoint.
+	// Connections counts the pod's connections in conntrack, by endpoint.
 	Connections map[netip.AddrPort]int `json:"connections,omitempty"`
 	// Why there are none.
 	Why string `json:"why,omitempty"`
@@ -87,7 +87,7 @@ func (s Service) Write(p *report.Printer) {
 	case s.Chosen.IsValid():
 		p.Line("chosen: %s", s.Chosen)
 	default:
-		p.Line("chosen: by each connection for itself; below is the way to the first")
+		p.Line("chosen: for each connection separately; below is the path to the first")
 	}
 	for _, e := range slices.SortedFunc(maps.Keys(s.Connections), netip.AddrPort.Compare) {
 		p.Line("in conntrack: %s of this pod to %s", report.Count(s.Connections[e], "1 connection", "%d connections"), e)
@@ -134,7 +134,7 @@ func (t *Tracer) request(ctx context.Context, from end, r requested) (*Traced, e
 	return out, nil
 }
 
-// connections counts those that the pod has to the Service.
+// connections counts the pod's connections to the Service, by endpoint.
 func (t *Tracer) connections(ctx context.Context, from end, s *Service, zone string) (
 	map[netip.AddrPort]int, error) {
 	i := slices.IndexFunc(from.ips, func(a netip.Addr) bool { return a.Is4() == s.To.Addr().Is4() })
@@ -145,7 +145,7 @@ func (t *Tracer) connections(ctx context.Context, from end, s *Service, zone str
 	return explain.Connections(dump, from.ips[i], s.To, strings.ToLower(s.Protocol)), err
 }
 
-// tracedText is one trace, as ovs-vswitchd has it.
+// tracedText is one trace, as ovs-vswitchd prints it.
 type tracedText struct{ packet, trace string }
 
 // packet traces one packet, and adds its steps.
@@ -162,7 +162,7 @@ func (t *Tracer) packet(ctx context.Context, out *Traced, from end, to netip.Add
 	return tracedText{packet, text}, err
 }
 
-// resolve finds the address and the number of the port, and what the Kubernetes API says of it, if it was named.
+// resolve finds the address and the port's number, and for a named Service what the Kubernetes API has about the port.
 func (t *Tracer) resolve(ctx context.Context, from end, r requested) (*Service, *inforce.Service, error) {
 	s := &Service{Service: r.service, Protocol: inforce.Protocol(r.protocol)}
 	if r.service == "" {
@@ -188,7 +188,7 @@ func (t *Tracer) resolve(ctx context.Context, from end, r requested) (*Service, 
 		for _, p := range view.Ports {
 			has = append(has, p.String())
 		}
-		return nil, nil, fmt.Errorf("Service %s has no port %s/%s at a ClusterIP of a family that pod %s has: %s %s", r.service,
+		return nil, nil, fmt.Errorf("Service %s has no port %s/%s on a ClusterIP of a family that pod %s has: %s %s", r.service,
 			r.port, s.Protocol, from.pod, strings.Join(has, ", "), view.Note)
 	}
 	s.To = view.Ports[i].To
@@ -196,10 +196,10 @@ func (t *Tracer) resolve(ctx context.Context, from end, r requested) (*Service, 
 	return s, &view, nil
 }
 
-// endpoints fills in which are in force, and else why none is.
+// endpoints fills in the endpoints in force, or else why there are none.
 func (t *Tracer) endpoints(ctx context.Context, s *Service, view *inforce.Service, protocol uint8) error {
 	if t.Config.Services != api.ServicesOVS {
-		s.Why = "Open vSwitch translates nothing with services: host; the packet goes to the node, to kube-proxy"
+		s.Why = "with services: host, Open vSwitch translates nothing; the packet goes to kube-proxy on the node"
 		return nil
 	}
 	sw, err := nodestate.Switch(ctx, t.Config)
@@ -210,7 +210,7 @@ func (t *Tracer) endpoints(ctx context.Context, s *Service, view *inforce.Servic
 	if s.Endpoints, err = sw.Endpoints(ctx, s.To, protocol); err != nil || len(s.Endpoints) > 0 {
 		return err
 	}
-	s.Why = "Open vSwitch of this node translates no such port. The node refuses it, if kube-proxy does not take it"
+	s.Why = "Open vSwitch on this node does not translate this port. The node refuses it, unless kube-proxy translates it"
 	if view != nil {
 		s.Why = view.Ports[0].WhyNone() + ". The node refuses it"
 	}

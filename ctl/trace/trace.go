@@ -26,16 +26,16 @@ import (
 
 // Tracer traces one packet.
 type Tracer struct {
-	// Client connects to the Kubernetes API, which only some need.
+	// Client connects to the Kubernetes API, which not every trace needs.
 	Client func() (*kube.Client, error)
-	// Config is the agent's of this node.
+	// Config is that of this node's agent.
 	Config api.AgentConfig
 	seen   ovsdb.Observed
 }
 
-// Traced is what was found.
+// Traced is the result of a trace.
 type Traced struct {
-	// Service is what is known of the Service, if a port was named.
+	// Service is set if a port was named.
 	Service *Service `json:"service,omitempty"`
 
 	Packet string   `json:"packet"`
@@ -46,10 +46,10 @@ type Traced struct {
 
 // end is one end of the path.
 type end struct {
-	pod  string // namespace/name; empty: an address of no known pod
+	pod  string // namespace/name; empty: an address that no known pod has
 	ips  []netip.Addr
 	here bool
-	// node and its address, of pods of other nodes.
+	// node and its address, for pods on other nodes.
 	node     string
 	nodeAddr netip.Addr
 }
@@ -147,10 +147,10 @@ func common(from, to end) (netip.Addr, error) {
 			return a, nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("pod %s and the destination have no addresses of one family: %v and %v", from.pod, from.ips, to.ips)
+	return netip.Addr{}, fmt.Errorf("pod %s and the destination have no addresses of the same family: %v and %v", from.pod, from.ips, to.ips)
 }
 
-// arrival is how a packet of another node's pod arrives here.
+// arrival is how a packet from a pod on another node arrives here.
 func (t *Tracer) arrival(ports explain.Ports, from, to end) (string, error) {
 	switch {
 	case ports.Pods[to.pod].Bridged:
@@ -213,8 +213,8 @@ func (t *Tracer) find(ctx context.Context, name string) (end, error) {
 	return e, err
 }
 
-// nodeAddress is the first internal address of a node. The agent, whose rights this may have, may list Nodes, and not
-// get one.
+// nodeAddress is the first internal address of a node. It lists: this may run with the rights of the agent, which may
+// list Nodes but not get one.
 func nodeAddress(ctx context.Context, client *kube.Client, node string) (netip.Addr, error) {
 	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + node})
 	if err != nil {

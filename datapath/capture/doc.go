@@ -1,4 +1,5 @@
-// Package capture reads the packets of an interface by a packet socket (packet(7)), as tcpdump(8) does: it sees what
-// comes and goes, and changes nothing. Its filter runs in the kernel, and looks into tunnel packets for the addresses
-// of pods. Nothing stays behind: a socket ends with the process, and nothing on the node is ours.
+// Package capture reads the packets of an interface through a packet socket (packet(7)), as tcpdump(8) does. It sees
+// what is sent and received, and changes nothing. Its filter runs in the kernel and looks for pod addresses inside
+// tunnel packets too. It leaves nothing behind: the socket is closed with the process, and nothing on the node is
+// Fairlead's.
 package capture

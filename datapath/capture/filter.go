@@ -12,18 +12,18 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Filter selects frames by addresses. The zero value takes all.
+// Filter selects frames by address. The zero value selects all.
 type Filter struct {
-	// Of are the addresses of one end, and With those of the other; no With: any other end. At most one of each family.
-	// With both it takes ARP, neighbour discovery and ICMP errors of either end as well.
+	// Of are the addresses of one end, and With those of the other; without With, any other end. At most one per family.
+	// With both set it also selects ARP, neighbour discovery and ICMP errors of either end.
 	Of, With []netip.Addr
-	// Tunnel is a type of a tunnel (api.TunnelGeneve) whose packets, to UDP port Port, are selected by the frame inside.
-	// Of their fragments only the first can be.
+	// Tunnel is a tunnel type (api.TunnelGeneve) whose packets, to UDP port Port, are selected by their inner frame. Of a
+	// fragmented packet only the first fragment can be selected.
 	Tunnel string
 	Port   uint16
 }
 
-// String says what is selected.
+// String describes what is selected.
 func (f Filter) String() string {
 	if len(f.Of) == 0 {
 		return "all packets"
@@ -50,7 +50,7 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// The offsets in a frame without tags, and numbers in it.
+// Offsets in an untagged frame, and protocol numbers.
 const (
 	typeAt, tagLen, etherLen = 12, 4, 14
 
@@ -66,10 +66,10 @@ const (
 	icmp, udp, gre, icmp6 = 1, 17, 47, 58
 )
 
-// The scratch memory of the program: where the frame begins, less its tags, and a protocol.
+// The program's scratch memory: where the frame begins, less its tags, and a protocol.
 const frameAt, protocol = 0, 1
 
-// compile returns the program that keeps so many bytes of the frames that the filter takes.
+// compile returns the program that keeps the first snapLen bytes of the frames that the filter selects.
 func (f Filter) compile(snapLen uint32) ([]bpf.Instruction, error) {
 	if len(f.Of) == 0 {
 		return []bpf.Instruction{bpf.RetConstant{Val: snapLen}}, nil
@@ -85,7 +85,7 @@ func (f Filter) compile(snapLen uint32) ([]bpf.Instruction, error) {
 	return p.link()
 }
 
-// frame takes the frame at frameAt, or goes on behind. Labels are of this frame.
+// frame accepts the frame at frameAt, or falls through. The prefix of makes the labels unique to this frame.
 func (f Filter) frame(p *program, of string, snapLen uint32) {
 	p.add(bpf.LoadScratch{Dst: bpf.RegX, N: frameAt})
 	for _, tag := range []string{"tag", "second tag"} {
@@ -112,7 +112,7 @@ func (f Filter) frame(p *program, of string, snapLen uint32) {
 	p.label(of + "end")
 }
 
-// family are the ends' addresses of one family: none, one, or one of each end.
+// family returns the ends' addresses of one family: none, one, or one of each end.
 func (f Filter) family(is func(netip.Addr) bool) []netip.Addr {
 	with := func(list []netip.Addr) (out []netip.Addr) {
 		for _, a := range list {
@@ -129,7 +129,7 @@ func (f Filter) family(is func(netip.Addr) bool) []netip.Addr {
 	return slices.Concat(of, other)
 }
 
-// words are the address as the accumulator has it.
+// words returns the address as the accumulator holds it.
 func words(a netip.Addr) (out []uint32) {
 	for b := a.AsSlice(); len(b) > 0; b = b[4:] {
 		out = append(out, binary.BigEndian.Uint32(b))
@@ -150,7 +150,7 @@ func (p *program) equals(offset uint32, a netip.Addr, yes, no string) {
 	}
 }
 
-// oneOf goes to yes if the frame has one of the addresses there, else to no.
+// oneOf jumps to yes if the frame has one of the addresses at the offset, else to no.
 func (p *program) oneOf(name string, offset uint32, addrs []netip.Addr, yes, no string) {
 	for i, a := range addrs {
 		next := fmt.Sprint(name, " ", i+1)
@@ -162,7 +162,7 @@ func (p *program) oneOf(name string, offset uint32, addrs []netip.Addr, yes, no 
 	}
 }
 
-// ends goes to yes with a packet of the one address, or from one of the two to the other, and to no with others.
+// ends jumps to yes for a packet of the single address, or between the two addresses, and to no for all others.
 func (p *program) ends(name string, source, target uint32, addrs []netip.Addr, yes, no string) {
 	if len(addrs) == 1 {
 		p.equals(source, addrs[0], yes, name+" to")
@@ -197,7 +197,7 @@ func (f Filter) ipv4(p *program, of string) {
 	p.jump(of + "end")
 }
 
-// payload4 lets X point behind the IPv4 header.
+// payload4 makes X point past the IPv4 header.
 func payload4(p *program) {
 	p.load(etherLen, 1)
 	p.add(bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xf}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftLeft, Val: 2},
@@ -214,8 +214,8 @@ func (f Filter) arp(p *program, of string) {
 	p.jump(of + "end")
 }
 
-// ipv6 takes neighbour solicitations and advertisements by the address that they are about (RFC 4861), and ICMP errors
-// (RFC 4443), of packets without extension headers.
+// ipv6 selects neighbour solicitations and advertisements by their target address (RFC 4861), and ICMP errors (RFC
+// 4443), in packets without extension headers.
 func (f Filter) ipv6(p *program, of string) {
 	addrs := f.family(netip.Addr.Is6)
 	if len(addrs) > 0 {
@@ -239,7 +239,7 @@ func (f Filter) ipv6(p *program, of string) {
 	p.jump(of + "end")
 }
 
-// tunnel lets frameAt be the frame that a tunnel packet carries, and ends with what is none.
+// tunnel sets frameAt to the inner frame of a tunnel packet, and rejects all other packets.
 func (f Filter) tunnel(p *program) {
 	p.add(bpf.LoadScratch{Dst: bpf.RegX, N: frameAt})
 	p.load(typeAt, 2)
@@ -269,7 +269,7 @@ func (f Filter) tunnel(p *program) {
 	p.label("inside")
 }
 
-// overUDP is about geneve (RFC 8926) and vxlan (RFC 7348): X points to the UDP header, and A has the protocol.
+// overUDP handles geneve (RFC 8926) and vxlan (RFC 7348): X points to the UDP header, and A holds the protocol.
 func (f Filter) overUDP(p *program) {
 	const portAt, headers, lengthAt, typeInGeneve, optionsOfGeneve = 2, 16, 8, 10, 0x3f
 	p.is(udp, "", "no tunnel")
@@ -286,7 +286,7 @@ func (f Filter) overUDP(p *program) {
 		bpf.StoreScratch{Src: bpf.RegA, N: frameAt})
 }
 
-// gre is about RFC 2890: X points to the GRE header, and A has the protocol.
+// gre handles RFC 2890: X points to the GRE header, and A holds the protocol.
 func (f Filter) gre(p *program) {
 	const typeInGRE, header, field = 2, 4, 4
 	p.is(gre, "", "no tunnel")

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// program is a filter of the kernel (Linux Documentation/networking/filter.rst) whose jumps have names.
+// program is a kernel filter (Linux Documentation/networking/filter.rst) with named jump targets.
 type program struct {
 	steps []step
-	at    map[string]int // what a name stands for
+	at    map[string]int // label to step
 }
 
-// step is an instruction. One that jumps names where to; the empty name is the next step.
+// step is an instruction. A jump names its targets; the empty name is the next step.
 type step struct {
 	bpf.Instruction
 	yes, no string
@@ -43,7 +43,7 @@ func (p *program) jump(to string) { p.steps = append(p.steps, step{bpf.Jump{}, t
 // load reads size bytes at the offset from the register X.
 func (p *program) load(offset uint32, size int) { p.add(bpf.LoadIndirect{Off: offset, Size: size}) }
 
-// link replaces names by distances.
+// link replaces names with distances.
 func (p *program) link() ([]bpf.Instruction, error) {
 	var out []bpf.Instruction
 	for i, s := range p.steps {

@@ -18,27 +18,27 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
 
-// MaxSnapLen is the most of a frame that is kept, in bytes, as of tcpdump(8).
+// MaxSnapLen is the maximum number of bytes kept of a frame, as in tcpdump(8).
 const MaxSnapLen = 262144
 
-// queueBytes is how much the kernel keeps for the process, after which it drops, and counts, packets.
+// queueBytes is how much the kernel queues for the process before it drops, and counts, packets.
 const queueBytes = 8 << 20
 
-// Frame is one that was seen.
+// Frame is a captured frame.
 type Frame struct {
 	Time time.Time
-	// Data is the frame with its VLAN tag, or its beginning; Length is the frame's, in bytes.
+	// Data is the frame with its VLAN tag, possibly truncated; Length is the length of the whole frame, in bytes.
 	Data   []byte
 	Length int
-	// Outgoing: the node has sent it. ToHost: it came, and is for the MAC address of its interface.
+	// Outgoing: sent by the node. ToHost: received, and addressed to the MAC address of its interface.
 	Outgoing, ToHost bool
-	// Unsummed: a checksum of it is left to the device that sends it, or to none, and not in the frame yet.
+	// Unsummed: a checksum is not in the frame yet, but left to the sending device, or never computed.
 	Unsummed bool
-	// Index is of the interface.
+	// Index is the interface's.
 	Index int
 }
 
-// Socket captures from one interface, or from all.
+// Socket captures from one interface or from all.
 type Socket struct {
 	file    *os.File
 	raw     syscall.RawConn
@@ -49,8 +49,8 @@ type Socket struct {
 	lost    uint64
 }
 
-// Open begins to capture from an interface of the calling thread's network namespace the first snapLen bytes of each
-// frame that the filter takes. It needs CAP_NET_RAW.
+// Open starts capturing the first snapLen bytes of each frame that the filter selects, from an interface of the calling
+// thread's network namespace. It needs CAP_NET_RAW.
 func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
 	device, err := net.InterfaceByName(ifName)
 	if err != nil {
@@ -62,8 +62,8 @@ func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
 	return open(device, f, snapLen)
 }
 
-// OpenAll is Open for all interfaces: a frame that passes several is seen on each. Of those that are not Ethernet
-// interfaces it may take what is none of the filter's.
+// OpenAll is Open for all interfaces: a frame that passes several is seen on each. On interfaces that are not Ethernet
+// it may capture packets that the filter does not select.
 func OpenAll(f Filter, snapLen int) (*Socket, error) {
 	return open(&net.Interface{Name: "any"}, f, snapLen)
 }
@@ -101,7 +101,7 @@ func (f Filter) assemble(snapLen uint32) (out []unix.SockFilter, err error) {
 	return out, err
 }
 
-// set switches options on, each of a level, and asks for a longer queue, for which the default will do as well.
+// set enables options, each with its level, and requests a longer queue; without it the default will do.
 func (s *Socket) set(options map[int]int) (err error) {
 	controlErr := s.raw.Control(func(fd uintptr) {
 		for option, level := range options {
@@ -118,7 +118,7 @@ var ErrGone = errors.New("the interface is gone")
 // goneWait is how long an interface that is down may take to be deleted: the kernel takes it down first.
 const goneWait = 2 * time.Second
 
-// gone reports whether the interface is deleted: the kernel says nothing more then (packet(7)).
+// gone reports whether the interface was deleted: the kernel reports nothing more then (packet(7)).
 func (s *Socket) gone() (is bool) {
 	end := time.Now().Add(goneWait)
 	for ; !is && s.stopped.Load() == 0 && time.Now().Before(end); time.Sleep(goneWait / 20) {
@@ -131,7 +131,7 @@ func (s *Socket) gone() (is bool) {
 	return is
 }
 
-// Next waits for a frame. After Stop it returns those that were seen before, and then io.EOF.
+// Next waits for a frame. After Stop it returns those captured before, then io.EOF.
 func (s *Socket) Next() (f Frame, err error) {
 	for {
 		var failed error
@@ -203,7 +203,7 @@ func (s *Socket) receive(fd int) (Frame, error) {
 	return f, nil
 }
 
-// tagOf is the VLAN tag that the kernel has taken out of the frame; nil if there was none.
+// tagOf returns the VLAN tag that the kernel has stripped from the frame; nil if there was none.
 func tagOf(aux *unix.TpacketAuxdata) []byte {
 	if aux.Status&unix.TP_STATUS_VLAN_VALID == 0 {
 		return nil
@@ -226,7 +226,7 @@ func (s *Socket) Stop() {
 func (s *Socket) Lost() uint64 {
 	_ = s.raw.Control(func(fd uintptr) { // fails when it is closed
 		if stats, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
-			s.lost += uint64(stats.Drops) // since the last question
+			s.lost += uint64(stats.Drops) // since the last query
 		}
 	})
 	return s.lost

@@ -10,7 +10,7 @@ import (
 )
 
 // The routes to the gateway's subnets have the MTU of the pods there, and lose it
-// again; so do those that the kernel makes anew.
+// again; so do those that the kernel recreates.
 func TestRootSubnetMTU(t *testing.T) {
 	node := nstest.New(t)
 	g := gateway()

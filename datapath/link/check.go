@@ -14,8 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// Check reports every way in which an attachment differs from l. Addresses
-// and routes that the pod has besides are its own affair.
+// Check reports every difference between an attachment and l. Additional addresses and routes in the pod are ignored.
 func Check(l PodLink) error {
 	pod, err := openPod(l.Netns)
 	if err != nil {
@@ -37,7 +36,6 @@ func Check(l PodLink) error {
 	return nil
 }
 
-// differences compares both ends with l, in words.
 func (l PodLink) differences(host netlink.Link, pod ns.NetNS) []string {
 	var wrong []string
 	if host.Attrs().RawFlags&unix.IFF_UP == 0 {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// txChecksumsOff tells the device to compute no checksum, and the kernel switches segmentation offload off with that.
+// txChecksumsOff disables the device's checksum offload; the kernel disables segmentation offload with it.
 func txChecksumsOff(ifName string) error {
 	if _, err := ethtoolValue(ifName, unix.ETHTOOL_STXCSUM, 0); err != nil {
 		return fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
@@ -18,7 +18,7 @@ func txChecksumsOff(ifName string) error {
 	return nil
 }
 
-// Driver is the name of an interface's driver; empty: it has none, or does not say.
+// Driver returns the name of an interface's driver; empty if it has none or reports none.
 func Driver(ifName string) string {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
@@ -32,7 +32,7 @@ func Driver(ifName string) string {
 	return name
 }
 
-// txChecksums reports whether the device is left to compute any checksum.
+// txChecksums reports whether any checksum is left to the device.
 func txChecksums(ifName string) (bool, error) {
 	value, err := ethtoolValue(ifName, unix.ETHTOOL_GTXCSUM, 0)
 	if err != nil {
@@ -41,9 +41,9 @@ func txChecksums(ifName string) (bool, error) {
 	return value != 0, nil
 }
 
-// ethtoolValue sends a command that has a value, and returns the value after it: ethtool's ioctl (linux/ethtool.h). The
-// package for the rest of ethtool lists the names of all features to switch one, which takes a megabyte and two more
-// waits for the kernel's lock of all links.
+// ethtoolValue sends a command with a value, and returns the resulting value: ethtool's ioctl (linux/ethtool.h). The
+// package for the rest of ethtool lists the names of all features to change one, which takes a megabyte and two more
+// waits for the kernel's lock on all links (RTNL).
 func ethtoolValue(ifName string, command, data uint32) (uint32, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

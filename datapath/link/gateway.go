@@ -14,29 +14,27 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// GatewayLink is the device of the node's own port on the bridge, which
-// ovs-vswitchd makes for the port in OVSDB. Name, MAC and MTU are the same as
-// there. Addrs are all its addresses but the link-local ones, which follow
-// from the MAC.
+// GatewayLink is the device of the node's own port on the bridge, which ovs-vswitchd creates for the port in OVSDB.
+// Name, MAC and MTU are the same as there. Addrs are all its addresses except the link-local ones, which follow from
+// the MAC.
 type GatewayLink struct {
 	Name  string
 	MAC   api.MAC
 	MTU   int
 	Addrs []netip.Prefix
-	// SubnetMTU is that of the routes to the subnets of Addrs, in bytes, where
-	// pods there have a smaller one than the device. 0: the device's.
+	// SubnetMTU is the MTU of the routes to the subnets of Addrs, in bytes, where pods there have a smaller MTU than the
+	// device. 0: the device's.
 	SubnetMTU int
-	// Sources are the addresses, one of each family at most, that the node's own packets to those subnets carry; in a
-	// family without one the gateway's. The kernel masquerades with the gateway's in either case.
+	// Sources are the source addresses, at most one per family, of the node's own packets to those subnets; in a family
+	// without one, the gateway's. The kernel masquerades with the gateway's address in either case.
 	Sources []netip.Addr
-	// IPv4, IPv6: packets of that family pass, also without an address here.
+	// IPv4, IPv6: packets of that family are forwarded, even without an address here.
 	IPv4, IPv6 bool
 }
 
-// EnsureGateway makes the device what g says and returns what it changed, in
-// words, also when it fails half way. A device that ovs-vswitchd made anew
-// (after "ovs-appctl exit --cleanup", del-dp or a reboot) is down and bare;
-// this brings it back. It does not wait: a missing device is an error.
+// EnsureGateway configures the device as g says and returns a description of what it changed, also when it fails
+// halfway. A device that ovs-vswitchd recreated (after "ovs-appctl exit --cleanup", del-dp or a reboot) is down and
+// unconfigured; this restores it. It does not wait: a missing device is an error.
 //
 // It refuses a device that is not an internal port of Open vSwitch, since it
 // removes all addresses that it does not want.
@@ -48,7 +46,7 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking up gateway %s: %w", g.Name, err)
 	}
-	// "tuntap" is how the userspace datapath makes internal ports.
+	// The userspace datapath creates internal ports as "tuntap".
 	if kind := link.Type(); kind != "openvswitch" && kind != "tuntap" {
 		return nil, fmt.Errorf("gateway %s is an interface of type %q, not an internal port of Open vSwitch: choose an unused name for the gateway", g.Name, kind)
 	}
@@ -64,23 +62,20 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 	return changes, nil
 }
 
-// ensureSysctls comes first, since some parameters act when the link comes up.
+// ensureSysctls runs first, since some parameters take effect when the link comes up.
 func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) {
 	set := [][3]string{
-		// Loose: a reply may come through another interface than the request
-		// (a Service, or hybrid mode), and the strictest of "all" and the
-		// interface counts only for 1: 2 overrides it.
+		// Loose: a reply may arrive on another interface than the request left by (a Service, or hybrid mode). The kernel
+		// uses the maximum of "all" and the interface, so 2 here overrides 1 there.
 		{"ipv4", "rp_filter", "2"},
-		// Ask with the gateway's own address, the only one the flows accept.
+		// Send ARP requests from the gateway's own address, the only one the flows accept.
 		{"ipv4", "arp_announce", "2"},
-		// In vain where conf/all/send_redirects is 1 (either will do), and no harm:
-		// what comes from pods and goes back to the bridge is Service traffic,
-		// and the kernel drops redirects about connections with NAT on their
-		// way out (nf_nat_icmp_reply_translation); or it is between a routed pod
-		// and one in a VLAN, and whoever believes a redirect about that finds
-		// nobody at the next hop and goes on as before. Those of IPv6 the flows drop.
+		// Has no effect where conf/all/send_redirects is 1 (either suffices), but does no harm: traffic from pods that goes
+		// back to the bridge is Service traffic, and the kernel drops outgoing redirects for connections with NAT
+		// (nf_nat_icmp_reply_translation); or it is between a routed pod and one in a VLAN, and a sender that accepts such a
+		// redirect finds no host at the next hop and continues as before. The flows drop IPv6 redirects.
 		{"ipv4", "send_redirects", "0"},
-		// Else deleting a stale address deletes wanted ones of its subnet.
+		// Otherwise deleting a stale address deletes wanted ones of its subnet.
 		{"ipv4", "promote_secondaries", "1"},
 	}
 	if g.IPv4 || g.has(netip.Addr.Is4) {
@@ -131,9 +126,8 @@ func ensureLink(g GatewayLink, link netlink.Link) (changes []string, err error) 
 	return changes, nil
 }
 
-// ensureAddrs adds what is missing and then removes what is not wanted. Only
-// an address that is there with another mask goes first, since IPv6 holds an
-// address once.
+// ensureAddrs adds what is missing and then removes what is not wanted. Only an address with the wrong mask is removed
+// first, since IPv6 holds an address once.
 func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error) {
 	have, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -168,7 +162,7 @@ func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error)
 func addAddrs(link netlink.Link, addrs []netip.Prefix) (changes []string, err error) {
 	for _, p := range addrs {
 		err := netlink.AddrAdd(link, address(p))
-		if errors.Is(err, unix.EEXIST) { // the kernel was faster with its own link-local address
+		if errors.Is(err, unix.EEXIST) { // the kernel has already added its own link-local address
 			continue
 		}
 		if err != nil {
@@ -189,8 +183,8 @@ func removeAddrs(link netlink.Link, addrs []netlink.Addr) (changes []string, err
 	return changes, nil
 }
 
-// wanted are g's addresses and, for IPv6, the link-local one, without which
-// the kernel can neither ask nor answer neighbour discovery.
+// wanted returns g's addresses and, for IPv6, the link-local one, without which the kernel can neither send nor answer
+// neighbour solicitations.
 func (g GatewayLink) wanted() []netip.Prefix {
 	want := slices.Clone(g.Addrs)
 	if g.has6() {

@@ -135,8 +135,7 @@ func TestRootGatewayRefuses(t *testing.T) {
 	wantAddrs(t, node, "eth0", "192.0.2.2/24")
 }
 
-// "ovs-appctl exit --cleanup" takes the device away; the next ovs-vswitchd
-// makes one that is down and bare.
+// "ovs-appctl exit --cleanup" removes the device; the next ovs-vswitchd makes one that is down and bare.
 func TestRootGatewayAfterCleanup(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// EnsureHosts brings the host ends of our veths that mtus names up, and takes them out of bridges that are not of Open
-// vSwitch. It returns what it changed, in words, and those of another MTU than mtus has for them: a pod keeps the one
-// that it was made with. One that is not there is left to others.
+// EnsureHosts sets the host ends named in mtus up, and removes them from bridges that are not Open vSwitch's. It
+// returns a description of what it changed, and the host ends whose MTU differs from mtus: a pod keeps the MTU that it
+// was created with. A missing host end is handled elsewhere.
 func EnsureHosts(mtus map[string]int) (changes, otherMTU []string, err error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {

@@ -20,15 +20,14 @@ const (
 	maxName = 15
 )
 
-// HostName is the name of the host end of a container's interface. It is 15
-// characters long, the longest that Linux allows, 13 of them a hash, so two
-// attachments of one node do not meet in practice.
+// HostName is the name of the host end of a container's interface. It has 15 characters, the most that Linux allows, 13
+// of them a hash, so two attachments of one node do not collide in practice.
 func HostName(containerID, ifName string) string {
 	sum := sha256.Sum256([]byte(containerID + "\x00" + ifName))
 	return prefix + hex.EncodeToString(sum[:])[:maxName-len(prefix)]
 }
 
-// ours reports whether l is the host end of a veth that this package made.
+// ours reports whether l is the host end of a veth that this package created.
 func ours(l netlink.Link) bool { return inGroup(l, Group) }
 
 // retired reports whether l was ours before Retire.
@@ -53,8 +52,8 @@ func Hosts() ([]string, error) {
 	return names, nil
 }
 
-// checkName says what is wrong with an interface name; the kernel answers
-// only "invalid argument" (dev_valid_name in net/core/dev.c).
+// checkName says what is wrong with an interface name; the kernel returns only "invalid argument" (dev_valid_name in
+// net/core/dev.c).
 func checkName(name string) error {
 	bad := name == "" || len(name) > maxName || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r")
 	if bad {

@@ -13,20 +13,19 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// Needed is an address that the node needs for itself: one of its own, or the
-// next hop of a route. A route to pods over it would cut the node off from
-// something, in the worst case from everything.
+// Needed is an address that the node itself needs: one of its own, or the next hop of a route. A pod route that covers
+// it would cut the node off from something, in the worst case from everything.
 type Needed struct {
 	Addr netip.Addr
-	// What says what it is: "the address of eth1", "the next hop of default".
+	// What describes it: "the address of eth1", "the next hop to default on eth1".
 	What string
-	// Internal says that it stands on a device that may be an internal port of
-	// Open vSwitch, such as a gateway that the configuration has renamed.
+	// Internal says that it is on a device that may be an internal port of Open vSwitch, such as a gateway that the
+	// configuration has renamed.
 	Internal bool
 }
 
-// FindNeeded lists what the node needs, in the kernel's order, less what is on
-// or behind the gateway and pods' interfaces.
+// FindNeeded lists what the node needs, in the kernel's order, except what is on or behind the gateway and pod
+// interfaces.
 func FindNeeded(gateway string) ([]Needed, error) {
 	links, addrs, err := observeNode(gateway)
 	if err != nil {
@@ -45,7 +44,7 @@ func FindNeeded(gateway string) ([]Needed, error) {
 
 func internalPort(l netlink.Link) bool { return l.Type() == "openvswitch" || l.Type() == "tuntap" }
 
-// nextHops are those of all routing tables.
+// nextHops returns the next hops of all routing tables.
 func nextHops(links *nodeLinks) ([]Needed, error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},

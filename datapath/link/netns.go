@@ -15,9 +15,9 @@ import (
 // netnsDir is where ip-netns(8) looks for network namespaces.
 const netnsDir = "/run/netns"
 
-// EnsureNetns returns the path of the network namespace of that name, as ip-netns(8) has it, which it makes where there
-// is none. It outlives the process, as far as the mount of it does: in a container, where the mount of /run/netns is
-// propagated to the host.
+// EnsureNetns returns the path of the network namespace of that name, as ip-netns(8) has it, and creates it if there is
+// none. It outlives the process as long as its mount does: in a container, if the mount of /run/netns is propagated to
+// the host.
 func EnsureNetns(name string) (path string, err error) {
 	path = filepath.Join(netnsDir, name)
 	switch err := ns.IsNSorErr(path); {
@@ -26,7 +26,7 @@ func EnsureNetns(name string) (path string, err error) {
 	case errors.As(err, &ns.NSPathNotExistErr{}):
 	case errors.As(err, &ns.NSPathNotNSErr{}): // the mount ended with its container, and left the file
 		if err := os.Remove(path); err != nil {
-			return "", fmt.Errorf("making the network namespace %s: %w", name, err)
+			return "", fmt.Errorf("creating the network namespace %s: %w", name, err)
 		}
 	default:
 		return "", fmt.Errorf("looking for the network namespace %s: %w", name, err)
@@ -39,7 +39,7 @@ func EnsureNetns(name string) (path string, err error) {
 		return handle.Close()
 	})
 	if err != nil {
-		return "", fmt.Errorf("making the network namespace %s: %w", name, err)
+		return "", fmt.Errorf("creating the network namespace %s: %w", name, err)
 	}
 	return path, nil
 }

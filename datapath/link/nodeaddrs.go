@@ -12,9 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// NodeAddrs lists the node's own addresses, sorted: all unicast ones but those
-// of the gateway, of pods' interfaces, of 127.0.0.0/8 and ::1, and IPv6
-// link-local ones.
+// NodeAddrs lists the node's own addresses, sorted: all unicast ones except those of the gateway, of pod interfaces, of
+// 127.0.0.0/8 and ::1, and IPv6 link-local ones.
 func NodeAddrs(gateway string) ([]netip.Addr, error) {
 	_, have, err := observeNode(gateway)
 	if err != nil {
@@ -32,8 +31,8 @@ func NodeAddrs(gateway string) ([]netip.Addr, error) {
 	return slices.Compact(out), nil
 }
 
-// nodeLinks are the node's own interfaces, without the gateway and pods' interfaces. Each is read when it is asked for:
-// a list of all interfaces takes longer the more pods there are.
+// nodeLinks are the node's own interfaces, without the gateway and pod interfaces. Each is read when it is needed:
+// listing all interfaces takes longer the more pods there are.
 type nodeLinks struct {
 	gateway string
 	read    map[int]netlink.Link // by index; nil: none of the node's own has it

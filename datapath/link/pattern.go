@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// IsPattern reports whether name has what only patterns of interface names have, as path.Match knows them.
+// IsPattern reports whether name has characters that only patterns have (path.Match), not interface names.
 func IsPattern(name string) bool { return strings.ContainsAny(name, `*?[\`) }
 
-// Fits reports whether an interface's name is pattern, or fits it as path.Match has it.
+// Fits reports whether an interface name equals pattern, or matches it as in path.Match.
 func Fits(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return ok && err == nil
 }
 
-// OneName is the one of names that is pattern or fits it. The error says what to name instead where there is none, or
-// where there are several.
+// OneName returns the one of names that equals pattern or matches it. If there is none, or several, the error says what
+// to set instead.
 func OneName(pattern string, names []string) (string, error) {
 	var fit []string
 	for _, n := range names {
@@ -28,10 +28,10 @@ func OneName(pattern string, names []string) (string, error) {
 	case len(fit) == 1:
 		return fit[0], nil
 	case len(fit) == 0 && IsPattern(pattern):
-		return "", fmt.Errorf("no interface fits %s: name the node's (ip link lists them), or use another pattern", pattern)
+		return "", fmt.Errorf("no interface matches %s: name an interface of the node (ip link lists them), or use another pattern", pattern)
 	case len(fit) == 0:
-		return "", fmt.Errorf("there is no interface %s: name the node's (ip link lists them), or use a pattern", pattern)
+		return "", fmt.Errorf("there is no interface %s: name an interface of the node (ip link lists them), or use a pattern", pattern)
 	}
-	return "", fmt.Errorf("the pattern %s fits several interfaces, %s: use one that fits the NIC only",
+	return "", fmt.Errorf("the pattern %s matches several interfaces, %s: use one that matches only the NIC",
 		pattern, strings.Join(fit, ", "))
 }

@@ -25,34 +25,30 @@ type PodLink struct {
 	MTU int
 	// Addrs are the pod's addresses with their masks, one or more.
 	Addrs []netip.Prefix
-	// Gateways get a default route each; at most one of a family, and only
-	// of families that the pod has an address of. A gateway that no address's
-	// mask covers gets a route of its own.
+	// Gateways get a default route each; at most one per family, and only of families that the pod has an address of. A
+	// gateway that no address's mask covers gets its own route.
 	Gateways []netip.Addr
 	// TxOff has the pod compute checksums itself. The userspace datapath
-	// needs it: it forwards frames as they are, and TCP without a checksum
-	// is dropped by the receiver.
+	// needs it: it forwards frames unchanged, and the receiver drops TCP without a checksum.
 	TxOff bool
 }
 
-// Veth is one that Create has made. Configure must be called, once.
+// Veth is a veth pair that Create has created. Configure must be called, once.
 type Veth struct {
 	PodLink
 	pod     ns.NetNS
 	netlink *netlink.Handle // of the pod's namespace
-	ready   bool            // it was there, as wanted
+	ready   bool            // it existed, as wanted
 }
 
-// ErrTaken is in an error of Create for a name that the pod has already.
+// ErrTaken is wrapped in Create's error if the pod already has an interface of that name.
 var ErrTaken = errors.New("the pod already has an interface")
 
-// Create makes the veth with both ends up: the host's can become a port, the pod's
-// has no address. Whatever ovs-vswitchd hears of an interface after it has made a
-// port of it makes it drop what others set up there, as the plugin bandwidth does.
-// Create changes nothing when all is there as wanted, and makes the veth anew
-// when ours is there but different, as after a crash. When it fails neither end
-// remains. Let one run at a time: the kernel does too, and whoever writes a sysctl of
-// IPv6 meanwhile burns a processor until it is his turn.
+// Create creates the veth with both ends up: the host end can become a port, the pod's end has no address. Any change
+// that ovs-vswitchd notices on an interface after it has made it a port makes it remove what others set up there, as
+// the bandwidth plugin does. Create changes nothing when everything is as wanted, and recreates a veth of Fairlead's
+// that differs, as after a crash. When it fails neither end remains. Run one at a time: the kernel does too, and
+// writing an IPv6 sysctl meanwhile busy-waits for the lock.
 func Create(l PodLink) (*Veth, error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("attaching %s: %w", l.HostIf, err)
@@ -65,8 +61,8 @@ func Create(l PodLink) (*Veth, error) {
 	return v, nil
 }
 
-// Configure switches the pod's end's offload off, and gives it its addresses and routes: whatever runs in the pod
-// already must not send before. When it fails both ends remain: ovs-vswitchd may be at work on the host's.
+// Configure disables offload on the pod's end, and sets its addresses and routes: what already runs in the pod must not
+// send before. When it fails both ends remain: ovs-vswitchd may be using the host end.
 func (v *Veth) Configure() error {
 	defer v.close()
 	if v.ready {
@@ -127,7 +123,7 @@ func (v *Veth) make() (err error) {
 	return err
 }
 
-// create makes both ends. Where the name is taken in the pod, it may be by an interface that is retired.
+// create creates both ends. If the name is taken in the pod, it may be by a retired interface.
 func (l PodLink) create(pod ns.NetNS) error {
 	err := l.add(pod)
 	if errors.Is(err, unix.EEXIST) {
@@ -137,20 +133,19 @@ func (l PodLink) create(pod ns.NetNS) error {
 		err = l.add(pod)
 	}
 	if errors.Is(err, unix.EEXIST) {
-		// The host's name was free a moment ago.
+		// So the pod's name is taken: the host end's was free a moment ago.
 		return fmt.Errorf("%w %s, which Fairlead did not create: remove it, or use another name in the CNI configuration",
 			ErrTaken, l.IfName)
 	}
 	if err != nil {
-		return fmt.Errorf("making the veth: %w", err)
+		return fmt.Errorf("creating the veth: %w", err)
 	}
 	return nil
 }
 
-// add makes both ends in one request: no instant exists at which an end
-// has a wrong name, is in the wrong namespace or lacks our mark. The host's end is
-// promiscuous from the first: else ovs-vswitchd makes it so, hears of that as of any
-// change of an interface, and looks at all its ports once more.
+// add creates both ends in one request: at no instant does an end have a wrong name, or lack our mark, or is it in the
+// wrong namespace. The host end is promiscuous from the start: otherwise ovs-vswitchd makes it so, is notified of that
+// as of any interface change, and reads all its ports once more.
 func (l PodLink) add(pod ns.NetNS) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -173,10 +168,9 @@ func (l PodLink) add(pod ns.NetNS) error {
 	return err
 }
 
-// silence keeps the node's own stack off the host's end. On the userspace
-// datapath the kernel sees every frame of a port too and would answer the
-// pod's ARP requests for any address of the node; with IPv6 it would join
-// groups and solicit routers in the pod's network.
+// silence keeps the node's own stack off the host end. On the userspace datapath the kernel also sees every frame of a
+// port and would answer the pod's ARP requests for any address of the node; with IPv6 it would join groups and solicit
+// routers in the pod's network.
 func silence(hostIf string) error {
 	if err := kernel.WriteSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
 		return err
@@ -187,8 +181,8 @@ func silence(hostIf string) error {
 	return kernel.WriteSysctl("1", "ipv6", "conf", hostIf, "disable_ipv6")
 }
 
-// Detach removes a veth by its host end and with it the pod's end. One that
-// is not there counts as removed; one that is not ours is refused.
+// Detach removes a veth by its host end, and the pod's end with it. A missing one counts as removed; one that is not
+// Fairlead's is refused.
 func Detach(hostIf string) error {
 	host, err := hostLink(hostIf)
 	if err == nil && host != nil {
@@ -202,14 +196,13 @@ func Detach(hostIf string) error {
 
 func remove(host netlink.Link) error {
 	err := netlink.LinkDel(host)
-	if err != nil && !errors.Is(err, unix.ENODEV) { // it goes by itself when the pod's namespace goes
+	if err != nil && !errors.Is(err, unix.ENODEV) { // deleted with the pod's namespace
 		return fmt.Errorf("deleting the veth: %w", err)
 	}
 	return nil
 }
 
-// hostLink returns our host end called name, nil when nothing is called so,
-// and an error when something else is.
+// hostLink returns our host end called name, nil if there is no such interface, and an error if it is not ours.
 func hostLink(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -228,8 +221,7 @@ func hostLink(name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// openPod opens a pod's network namespace. The node's own is refused: a pod on
-// the host's network is none of a CNI plugin's business.
+// openPod opens a pod's network namespace. The node's own is refused: a CNI plugin does not handle hostNetwork pods.
 func openPod(path string) (ns.NetNS, error) {
 	pod, err := ns.GetNS(path)
 	if err != nil {
@@ -252,10 +244,10 @@ func (l PodLink) validate() error {
 		return err
 	}
 	if !strings.HasPrefix(l.HostIf, prefix) {
-		return fmt.Errorf("the name of the host's end does not begin with %s", prefix)
+		return fmt.Errorf("the host end's name does not begin with %s", prefix)
 	}
 	if len(l.Addrs) == 0 {
-		return errors.New("no address is given")
+		return errors.New("no address given")
 	}
 	minMTU := 68
 	for _, a := range l.Addrs {

@@ -194,7 +194,7 @@ func TestRootAttachFailureLeavesNothing(t *testing.T) {
 		"not a netns":         {func(l *PodLink) { l.Netns = file }, "unknown FS magic"},
 		"node's own":          {func(l *PodLink) { l.Netns = node.Path }, "node's own network namespace"},
 		"ifname taken":        {func(l *PodLink) { l.Netns = taken.Path }, "already has an interface eth0"},
-		"multicast MAC":       {func(l *PodLink) { l.MAC = api.MAC{1, 0, 0, 0, 0, 1} }, "making the veth"},
+		"multicast MAC":       {func(l *PodLink) { l.MAC = api.MAC{1, 0, 0, 0, 0, 1} }, "creating the veth"},
 		"bad address":         {func(l *PodLink) { l.Addrs = append(l.Addrs, netip.MustParsePrefix("ff02::5/64")) }, "adding address ff02::5"},
 		"address twice":       {func(l *PodLink) { l.Addrs = append(l.Addrs, l.Addrs[0]) }, "adding address 10.0.1.5"},
 		"default route taken": {func(l *PodLink) { l.Netns = routed.Path }, "the pod has a route to 0.0.0.0/0 already"},
@@ -203,7 +203,7 @@ func TestRootAttachFailureLeavesNothing(t *testing.T) {
 		c.change(&l)
 		err := node.Do(func() error { return Attach(l) })
 		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got error %v, want one that says %q", name, err, c.says)
+			t.Errorf("%s: got error %v, want one containing %q", name, err, c.says)
 		}
 		if left := node.IP("-o link show"); strings.Contains(left, " fl") {
 			t.Errorf("%s: left on the node:\n%s", name, left)
@@ -297,7 +297,7 @@ func TestRootCheck(t *testing.T) {
 	}
 }
 
-// An interface that only looks like ours is not taken for it.
+// An interface that only looks like Fairlead's is not mistaken for it.
 func TestRootCheckOtherEnd(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
@@ -317,7 +317,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
 	attach(t, node, l)
-	// Alike in one respect each, but not ours.
+	// Similar in one respect each, but not Fairlead's.
 	node.IP("link add flfoo type veth peer name x1")
 	node.IP(fmt.Sprintf("link add foreign group %d type veth peer name x2", Group))
 	node.IP(fmt.Sprintf("link add flbr group %d type bridge", Group))

@@ -14,10 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// podUp brings the pod's end up; the calling thread is in the pod's namespace. It
-// leaves a netlink socket of that namespace, which any thread can use. It does nothing
-// that can be done later: ovs-vswitchd looks at all ports when the veth appears, and what
-// has changed by the end of that, carrier and port, it takes at once.
+// podUp sets the pod's end up; the calling thread is in the pod's namespace. It leaves a netlink socket of that
+// namespace, which any thread can use. It does nothing that can be done later: ovs-vswitchd reads all ports when the
+// veth appears, and takes all that has changed by the end of that, carrier and port, at once.
 func (v *Veth) podUp() (err error) {
 	if v.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("opening a netlink socket: %w", err)
@@ -31,7 +30,7 @@ func (v *Veth) podUp() (err error) {
 	return nil
 }
 
-// setUp sets an interface up by its name, in one request: each waits for the kernel's lock of all links, which
+// setUp sets an interface up by name, in one request: each waits for the kernel's lock on all links (RTNL), which
 // ovs-vswitchd takes for every port meanwhile.
 func setUp(ifName string) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
@@ -43,7 +42,6 @@ func setUp(ifName string) error {
 	return err
 }
 
-// addressPod gives the pod's end its addresses and routes.
 func (v *Veth) addressPod() error {
 	podEnd, err := v.netlink.LinkByName(v.IfName)
 	if err != nil {
@@ -67,8 +65,8 @@ func (v *Veth) addressPod() error {
 	return nil
 }
 
-// podSysctls prepares IPv6 before the link comes up, when the kernel makes the
-// link-local address. The runtime may have switched IPv6 off in the namespace.
+// podSysctls prepares IPv6 before the link comes up, when the kernel creates the link-local address. The runtime may
+// have disabled IPv6 in the namespace.
 func (l PodLink) podSysctls() error {
 	if !kernel.HasIPv6() {
 		if l.has6() {
@@ -76,11 +74,11 @@ func (l PodLink) podSysctls() error {
 		}
 		return nil
 	}
-	set := [][2]string{{"accept_ra", "0"}} // routes come from here, not from whoever sends an RA
+	set := [][2]string{{"accept_ra", "0"}} // routes come from here, not from an RA
 	if l.has6() {
 		set = append(set, [2]string{"disable_ipv6", "0"},
-			[2]string{"addr_gen_mode", "0"}, // EUI-64: api.MAC.LinkLocal, which the flows know
-			[2]string{"accept_dad", "0"})    // the node hands out addresses once; waiting 1 s proves nothing
+			[2]string{"addr_gen_mode", "0"}, // EUI-64: api.MAC.LinkLocal, which the flows accept
+			[2]string{"accept_dad", "0"})    // the node allocates each address once; waiting 1 s proves nothing
 	}
 	for _, kv := range set {
 		if err := kernel.WriteSysctl(kv[1], "ipv6", "conf", l.IfName, kv[0]); err != nil {
@@ -94,8 +92,7 @@ func (l PodLink) has6() bool {
 	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr().Is6() })
 }
 
-// routes are the default routes, each behind a route to its gateway where no
-// address's mask covers that.
+// routes returns the default routes, each after a route to its gateway if no address's mask covers that.
 func (l PodLink) routes(index int) []netlink.Route {
 	var routes []netlink.Route
 	for _, g := range l.Gateways {
@@ -117,8 +114,8 @@ func (l PodLink) onLink(g netip.Addr) bool {
 		slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Masked().Contains(g) })
 }
 
-// address is a in netlink's form. IPv6 skips duplicate address detection: a
-// tentative address is refused as a source for about a second.
+// address returns a in netlink's form. IPv6 skips duplicate address detection: a tentative address cannot be used as a
+// source for about a second.
 func address(a netip.Prefix) *netlink.Addr {
 	addr := &netlink.Addr{IPNet: netaddr.IPNet(a)}
 	if a.Addr().Is6() {

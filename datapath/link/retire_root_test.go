@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// A veth that is retired is nobody's: it goes with the next Reap, of whatever process, together with all others.
+// A retired veth has no owner: the next Reap, of any process, removes it together with all others.
 func TestRootRetireAndReap(t *testing.T) {
 	node := nstest.New(t)
 	hosts := func() (names []string) {
@@ -57,6 +57,6 @@ func TestRootAttachBeforeReap(t *testing.T) {
 	var gone []string
 	node.Must(func() (err error) { gone, err = RemoveAll(false); return err })
 	if !slices.Equal(gone, []string{l.HostIf}) {
-		t.Errorf("RemoveAll removed %v, want the one that is retired", gone)
+		t.Errorf("RemoveAll removed %v, want the retired one", gone)
 	}
 }

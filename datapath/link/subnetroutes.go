@@ -13,14 +13,12 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// ensureSubnetRoutes gives the routes that the kernel has made for the addresses
-// the MTU of the pods there and the source that g wants. Open vSwitch drops what is
-// too big for a pod's interface without a word; with the route's MTU the kernel
-// splits it, or tells the sender.
+// ensureSubnetRoutes sets, on the routes that the kernel created for the addresses, the MTU of the pods there and the
+// source that g wants. Open vSwitch silently drops what is too big for a pod's interface; with the route's MTU the
+// kernel fragments it, or notifies the sender.
 //
-// With its source, another interface's address, the kernel deletes a route of IPv4:
-// it is put back. And it leaves a route with such a source behind when the gateway's
-// own address goes.
+// When the source, an address of another interface, is deleted, the kernel deletes an IPv4 route with it: the route is
+// restored. And it leaves a route with such a source behind when the gateway's own address is deleted.
 func ensureSubnetRoutes(g GatewayLink, link netlink.Link) (changes []string, err error) {
 	have, stale, err := subnetRoutes(g, link.Attrs().Index)
 	if err != nil {
@@ -46,7 +44,7 @@ func ensureSubnetRoutes(g GatewayLink, link netlink.Link) (changes []string, err
 				r.Scope, r.Priority = netlink.SCOPE_UNIVERSE, kernelMetric6
 			}
 		}
-		r.MTU, r.Src, r.Flags = g.SubnetMTU, source.AsSlice(), 0 // "linkdown" and the like are read, but not taken
+		r.MTU, r.Src, r.Flags = g.SubnetMTU, source.AsSlice(), 0 // "linkdown" and the like can be read, but not set
 		if err := netlink.RouteReplace(&r); err != nil {
 			return changes, fmt.Errorf("setting MTU and source of the route to %s: %w", dst, err)
 		}
@@ -55,11 +53,11 @@ func ensureSubnetRoutes(g GatewayLink, link netlink.Link) (changes []string, err
 	return changes, nil
 }
 
-// kernelMetric6 is that of the routes that the kernel makes for addresses
-// (IP6_RT_PRIO_ADDRCONF in linux/ipv6_route.h).
+// kernelMetric6 is the metric of the routes that the kernel creates for addresses (IP6_RT_PRIO_ADDRCONF in
+// linux/ipv6_route.h).
 const kernelMetric6 = 256
 
-// subnetRoutes are the kernel's routes to the subnets of g's addresses, and those that were such before and are left.
+// subnetRoutes returns the kernel's routes to the subnets of g's addresses, and those left over from former addresses.
 func subnetRoutes(g GatewayLink, index int) (have map[netip.Prefix]netlink.Route, stale []netlink.Route, err error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
 		filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_KERNEL}
@@ -81,7 +79,7 @@ func subnetRoutes(g GatewayLink, index int) (have map[netip.Prefix]netlink.Route
 	return have, stale, nil
 }
 
-// source is that of the node's own packets to the subnet of an address: none leaves it to the kernel.
+// source returns the source of the node's own packets to the subnet of an address; none leaves it to the kernel.
 func (g GatewayLink) source(of netip.Addr) netip.Addr {
 	for _, a := range g.Sources {
 		if a.Is4() == of.Is4() {
@@ -89,7 +87,7 @@ func (g GatewayLink) source(of netip.Addr) netip.Addr {
 		}
 	}
 	if of.Is4() {
-		return of // as the kernel makes them
+		return of // as the kernel creates them
 	}
 	return netip.Addr{}
 }

@@ -14,8 +14,7 @@ import (
 
 // Over the userspace datapath TCP data gets through with TxOff, in both
 // families, and does not without: small packets do, so that everything looks
-// well until somebody sends data. The kernel's datapath passes on that a checksum
-// is still open.
+// well until one end sends data. The kernel's datapath passes on that a checksum is still open.
 func TestRootTxOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		txOff bool

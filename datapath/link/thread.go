@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnThread runs f on a thread that ends with it, so that f may change the thread's namespaces. It is never the
-// process's first thread, which Go does not end, and whose namespaces are those of a command that is run in the
-// container: a goroutine that happens to be on that one keeps it while another runs f. Go promises main.main the first
-// thread only where an init function locks it.
+// OnThread runs f on a thread that ends with it, so f may change the thread's namespaces. It is never the process's
+// first thread, which Go does not end, and whose namespaces a command run in the container gets: a goroutine that
+// happens to be on that thread occupies it while another runs f. Go guarantees main.main the first thread only if an
+// init function locks it.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -25,7 +25,7 @@ func OnThread(f func() error) error {
 	return <-done
 }
 
-// Within runs f on a thread that is in the network namespace of that path.
+// Within runs f on a thread in the network namespace at path.
 func Within(path string, f func() error) error {
 	netns, err := ns.GetNS(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// Transport is the interface that carries tunnel traffic to other nodes.
+// Transport is the transport interface: it carries tunnel traffic to other nodes.
 type Transport struct {
 	Name  string
 	Index int
@@ -33,11 +33,9 @@ type device struct {
 	addrs []netip.Addr
 }
 
-// FindTransport finds the interface called ifname, or the only one with an
-// address that fits ifname as a pattern, of several the one that has one of
-// nodeIPs; without a name the one that has an address in one of cidrs, the
-// first of cidrs first; without both the one that has the first of nodeIPs. Of
-// its addresses those in nodeIPs are taken before others (given cidrs, those
+// FindTransport finds the interface called ifname, or the only one with an address that matches ifname as a pattern, of
+// several the one that has one of nodeIPs; without a name the one that has an address in one of cidrs, in the order of
+// cidrs; without both the one that has the first of nodeIPs. Its addresses in nodeIPs are preferred (given cidrs, those
 // in cidrs). The gateway is never chosen: a CIDR may well cover the podCIDRs.
 func FindTransport(nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix, gateway string) (Transport, error) {
 	devices, err := observeDevices(ifname, gateway)
@@ -54,8 +52,7 @@ func FindTransport(nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix, ga
 // choose is the pure part of FindTransport.
 func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix) (Transport, error) {
 	isNodeIP := func(a netip.Addr) bool { return slices.Contains(nodeIPs, a) }
-	// An address on lo is reached through another interface, and only that
-	// one's MTU counts; it has to be named.
+	// An address on lo is reached through another interface, whose MTU counts: that interface must be configured by name.
 	devices = slices.DeleteFunc(slices.Clone(devices), func(d device) bool { return d.Name == "lo" })
 	switch {
 	case IsPattern(ifname):
@@ -91,13 +88,13 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 	return Transport{}, fmt.Errorf("no interface (except lo) has the node's address %s: set transportInterface to the interface that leads to other nodes", join(nodeIPs))
 }
 
-// fitting is the device with addresses that fits the pattern; of several the one that has one of nodeIPs.
+// fitting returns the device with addresses that matches the pattern; of several the one that has one of nodeIPs.
 func fitting(devices []device, nodeIPs []netip.Addr, pattern string) (device, error) {
 	fit := slices.DeleteFunc(slices.Clone(devices), func(d device) bool {
 		return len(d.addrs) == 0 || !Fits(pattern, d.Name)
 	})
 	if len(fit) == 0 {
-		return device{}, fmt.Errorf("no interface with an address fits transportInterface %s", pattern)
+		return device{}, fmt.Errorf("no interface with an address matches transportInterface %s", pattern)
 	}
 	own := slices.DeleteFunc(slices.Clone(fit), func(d device) bool {
 		return !slices.ContainsFunc(d.addrs, func(a netip.Addr) bool { return slices.Contains(nodeIPs, a) })
@@ -108,12 +105,11 @@ func fitting(devices []device, nodeIPs []netip.Addr, pattern string) (device, er
 	case len(own) == 1:
 		return own[0], nil
 	}
-	return device{}, fmt.Errorf("transportInterface %s fits several interfaces with addresses, %s, and not just one of "+
-		"them has an address of the Node: use a pattern that fits the one that leads to other nodes", pattern, list(fit))
+	return device{}, fmt.Errorf("transportInterface %s matches several interfaces with addresses, %s, and not exactly one of "+
+		"them has an address of the Node: use a pattern that matches only the one that leads to other nodes", pattern, list(fit))
 }
 
-// with fills in one address of each family, preferring those that prefer
-// approves of, in the kernel's order.
+// with fills in one address per family, those that prefer accepts first, in the kernel's order.
 func (d device) with(prefer func(netip.Addr) bool) Transport {
 	t := d.Transport
 	addrs := slices.Clone(d.addrs)
@@ -137,8 +133,8 @@ func (d device) with(prefer func(netip.Addr) bool) Transport {
 	return t
 }
 
-// observeDevices reads all interfaces of the node but our own that have addresses, with the usable ones, and the one
-// called ifname, in the order of their indexes.
+// observeDevices reads, in index order, the node's interfaces that have addresses, with the usable ones, and the one
+// called ifname, but none of Fairlead's.
 func observeDevices(ifname, gateway string) ([]device, error) {
 	links, addrs, err := observeNode(gateway)
 	if err != nil {
@@ -171,8 +167,8 @@ func observeDevices(ifname, gateway string) ([]device, error) {
 	return devices, nil
 }
 
-// usable leaves out what no other node can reach, and IPv6 addresses that are
-// not to be used or go away by themselves.
+// usable excludes addresses that no other node can reach, and IPv6 addresses that are temporary, deprecated or
+// duplicate.
 func usable(a netlink.Addr) bool {
 	const unfit = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED
 	// For IPv4 the value of IFA_F_TEMPORARY means "secondary".

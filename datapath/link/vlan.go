@@ -10,8 +10,7 @@ import (
 )
 
 // VLANDevices returns the VLAN sub-interfaces (ip-link(8), type vlan, protocol
-// 802.1Q) of the interfaces called parents, by VLAN ID: the node itself is in
-// these VLANs, and gets their frames.
+// 802.1Q) of the interfaces called parents, by VLAN ID: the node itself is in these VLANs and receives their frames.
 func VLANDevices(parents ...string) (map[uint16]string, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {

@@ -75,8 +75,8 @@ func service(node *nstest.NS, backend string) {
 	}
 }
 
-// Services work from bridged pods and to them, whoever the backend is, with
-// rp_filter=1, and also on a node whose gateway has no address.
+// Services work from bridged pods and to them, with any backend, with rp_filter=1, and also on a node whose gateway has
+// no address.
 func TestRootBridgedServices(t *testing.T) {
 	node, outside, routed, first, second := underlay(t)
 	const to4, to6 = "10.96.0.10:80", "[fd00:96::10]:80"
@@ -84,7 +84,7 @@ func TestRootBridgedServices(t *testing.T) {
 	apply(t, node, d)
 	service(node, "192.0.2.9:8080")
 	if _, err := within(2*time.Second, first, outside, to4, "192.0.2.9:8080"); err == nil {
-		t.Fatal("the Service works without our rules: the test is worth nothing")
+		t.Fatal("the Service works without our rules: the test is meaningless")
 	}
 	d.Pools = cidrs("192.0.2.48/28", "fd00:5::50/124")
 	d.NodeAddrs = addrs("192.0.2.2", "fd00:5::2")
@@ -212,7 +212,7 @@ func TestRootBridgedNoTunnel(t *testing.T) {
 	for _, f := range families() {
 		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT")
 	}
-	// It is told of the straight way, and does not want it.
+	// It is told of the direct path by a redirect, and does not use it.
 	pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.wire.accept_redirects=0",
 		"net.ipv6.conf.wire.accept_redirects=0")
 	// A pod of another node: this one has no route to it but that of the subnet.

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look is a look at the rules that found them all as wanted. While the kernel's rules do not change there is nothing to
-// read again, for which dozens of programs are started.
+// look is a read of the rules that found them all as wanted. Reading them starts dozens of processes, which is
+// unnecessary while the kernel's rules do not change.
 type look struct {
 	valid      bool
 	generation uint32
@@ -24,8 +24,8 @@ func (l look) is(generation uint32, wanted Desired) bool {
 	return l.valid && l.generation == generation && reflect.DeepEqual(l.wanted, wanted)
 }
 
-// generation is the number that the kernel gives to nftables' rules of this network namespace. Each change of any rule
-// adds to it. It is known where all rules are nftables': older tables have no such number.
+// generation returns the generation ID of the nftables rules of this network namespace. Each rule change increments it.
+// It is available only where all rules are nftables rules: legacy tables have none.
 func (t *Tables) generation(ctx context.Context) (generation uint32, known bool) {
 	for _, f := range families() {
 		_, err := t.find(ctx, f)
@@ -40,14 +40,14 @@ func (t *Tables) generation(ctx context.Context) (generation uint32, known bool)
 	return generation, err == nil
 }
 
-// nftGeneration asks the kernel (NFT_MSG_GETGEN of linux/netfilter/nf_tables.h).
+// nftGeneration queries the kernel (NFT_MSG_GETGEN of linux/netfilter/nf_tables.h).
 func nftGeneration() (uint32, error) {
 	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 	req := nl.NewNetlinkRequest(subsystem|unix.NFT_MSG_GETGEN, 0)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: unix.NFNETLINK_V0})
 	messages, err := req.Execute(unix.NETLINK_NETFILTER, subsystem|unix.NFT_MSG_NEWGEN)
 	if err != nil {
-		return 0, fmt.Errorf("the generation of nftables' rules: %w", err)
+		return 0, fmt.Errorf("reading the generation of nftables rules: %w", err)
 	}
 	for _, m := range messages {
 		if len(m) < nl.SizeofNfgenmsg {
@@ -55,7 +55,7 @@ func nftGeneration() (uint32, error) {
 		}
 		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
 		if err != nil {
-			return 0, fmt.Errorf("the generation of nftables' rules: %w", err)
+			return 0, fmt.Errorf("reading the generation of nftables rules: %w", err)
 		}
 		for _, a := range attrs {
 			if a.Attr.Type&nl.NLA_TYPE_MASK == unix.NFTA_GEN_ID && len(a.Value) == 4 {
@@ -63,5 +63,5 @@ func nftGeneration() (uint32, error) {
 			}
 		}
 	}
-	return 0, errors.New("the kernel has not said the generation of nftables' rules")
+	return 0, errors.New("the kernel did not report the generation of nftables rules")
 }

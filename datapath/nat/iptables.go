@@ -18,13 +18,12 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// family is one of the two sets of tables with the programs that show and
-// write them.
+// family is IPv4 or IPv6, with the programs that read and write its tables.
 type family struct {
 	program, restore string
 	proto            iptables.Protocol
 	is6              bool
-	// path is the program's, if it is not to be looked for; dryRun: change nothing.
+	// path is the program's, if it need not be looked up; dryRun: change nothing.
 	path   string
 	dryRun bool
 }
@@ -36,34 +35,33 @@ func families() []family {
 	}
 }
 
-// lockWait is for how many seconds to wait for others who change the tables;
-// runLimit ends a program that hangs nevertheless.
+// lockWait is how many seconds to wait for other processes that change the tables; runLimit ends a program that hangs
+// nevertheless.
 const (
 	lockWait = 5
 	runLimit = 30 * time.Second
 )
 
-// Tables are the node's tables, with the programs that were found to read them. The zero value is ready.
+// Tables are the node's tables, with the programs found to read them. The zero value is ready to use.
 type Tables struct {
 	programs map[string]program
-	// absent are chains that were not wanted and are not there: only we would make them.
+	// absent are chains that are not wanted and do not exist: only Fairlead would create them.
 	absent map[absentChain]bool
 	found  look
-	// applied is what the rules were made to say last.
+	// applied is what was last applied.
 	applied *Desired
 }
 
 type absentChain struct{ program, table, name string }
 
-// program is one of iptables and ip6tables, with what its version can do, and the file that this is true of:
-// update-alternatives and upgrades give the name to another one.
+// program is iptables or ip6tables, with what its version supports, and the file for which this holds:
+// update-alternatives and upgrades can replace it.
 type program struct {
 	ipt  *iptables.IPTables
 	file os.FileInfo
-	nft  bool // writes nftables' rules, not those of the kernel's older tables
+	nft  bool // writes nftables rules, not legacy tables
 }
 
-// apply makes c and its jump what they shall be.
 func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string, err error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -71,7 +69,7 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	ipt, err := t.find(ctx, f)
 	if errors.Is(err, exec.ErrNotFound) {
 		if len(c.rules) == 0 {
-			return nil, nil // whoever made rules had the program
+			return nil, nil // no program, so no rules to remove
 		}
 		return nil, fmt.Errorf("%s is not installed: install the package iptables", f.program)
 	}
@@ -89,7 +87,7 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	return changes, err
 }
 
-// find returns the family's program, as known if its file is the same.
+// find returns the family's program, the cached one if its file is the same.
 func (t *Tables) find(ctx context.Context, f family) (*iptables.IPTables, error) {
 	path, err := exec.LookPath(cmp.Or(f.path, f.program))
 	if err != nil {
@@ -114,7 +112,7 @@ func (t *Tables) find(ctx context.Context, f family) (*iptables.IPTables, error)
 	return ipt, nil
 }
 
-// writesNFT reports whether the program at path is the back end nft, by what "iptables --version" says in brackets.
+// writesNFT reports whether the program at path uses the nft backend, by what "iptables --version" prints in brackets.
 func writesNFT(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
@@ -122,8 +120,7 @@ func writesNFT(ctx context.Context, path string) bool {
 	return err == nil && bytes.Contains(version, []byte("(nf_tables)"))
 }
 
-// apply has ipt make c and its jump what they shall be. ctx does not end go-iptables' calls, which only read and wait
-// for lockWait at most.
+// apply reconciles c and its jump. ctx does not end go-iptables' calls, which only read and wait for lockWait at most.
 func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (changes []string, err error) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
@@ -149,7 +146,7 @@ func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (cha
 	return changes, nil
 }
 
-// state is how the content of a chain compares with what is wanted.
+// state is how a chain's content compares with what is wanted.
 type state int
 
 const (
@@ -162,8 +159,7 @@ const (
 func (f family) contents(ipt *iptables.IPTables, c chain) state {
 	lines, err := ipt.List(c.table, c.name)
 	if err != nil {
-		// iptables-nft calls a chain that is not there "incompatible", as it
-		// does one that it cannot show. Either is to be written.
+		// iptables-nft calls a missing chain "incompatible", like one that it cannot print. Either must be written.
 		if exists, err := ipt.ChainExists(c.table, c.name); err == nil && exists {
 			return different
 		}
@@ -177,7 +173,7 @@ func (f family) contents(ipt *iptables.IPTables, c chain) state {
 		if lines[i] == "-A "+c.name+" "+rule {
 			continue
 		}
-		// Versions print the same rule differently; ask this one.
+		// Versions print the same rule differently; let this one check it.
 		same, err := ipt.Exists(c.table, c.name, strings.Fields(rule)...)
 		if err != nil || !same || !sameRanges(lines[i], rule) {
 			return different
@@ -186,8 +182,8 @@ func (f family) contents(ipt *iptables.IPTables, c chain) state {
 	return equal
 }
 
-// sameRanges reports whether two rules have the same sources and destinations. To ip6tables-nft (1.8.9) a rule for a
-// /63 exists where there is one for a /64 with the same address.
+// sameRanges reports whether two rules have the same sources and destinations. ip6tables-nft (1.8.9) reports that a
+// rule for a /63 exists if there is one for a /64 with the same address.
 func sameRanges(a, b string) bool {
 	for _, option := range []string{"-s", "-d"} {
 		if rangeOf(a, option) != rangeOf(b, option) {
@@ -197,29 +193,29 @@ func sameRanges(a, b string) bool {
 	return true
 }
 
-// rangeOf is the prefix that a rule has for -s or -d, the zero value if it has none.
+// rangeOf returns a rule's prefix for -s or -d, the zero value if it has none.
 func rangeOf(rule, option string) netip.Prefix {
 	words := strings.Fields(rule)
 	i := slices.Index(words, option)
 	if i < 0 || i+1 == len(words) {
 		return netip.Prefix{}
 	}
-	p, err := netip.ParsePrefix(words[i+1]) // iptables prints the length of each, and nothing of those without
+	p, err := netip.ParsePrefix(words[i+1]) // iptables prints the length of each, and omits a /0
 	if err != nil || p.Bits() == 0 {
 		return netip.Prefix{}
 	}
 	return p.Masked()
 }
 
-// stopsAll matches a rule that lets nothing pass, as "iptables -S" prints it.
+// stopsAll matches a rule that drops or rejects everything, as "iptables -S" prints it.
 var stopsAll = regexp.MustCompile(`^-A \S+( -m comment --comment (\S+|"[^"]*"))? -j (DROP|REJECT)\b`)
 
-// commit says what to feed to iptables-restore, given the rules of the base
-// chain and the state of our own. Nothing means that all is as wanted.
+// commit returns the input for iptables-restore, given the rules of the base chain and the state of our own. None means
+// that everything is as wanted.
 func (c chain) commit(base []string, have state) (lines []string, changes []string) {
 	want := len(c.rules) > 0
 	if want && have != equal {
-		lines = append(lines, ":"+c.name+" - [0:0]") // makes it, or empties it
+		lines = append(lines, ":"+c.name+" - [0:0]") // creates it, or flushes it
 		for _, rule := range c.rules {
 			lines = append(lines, "-A "+c.name+" "+rule)
 		}
@@ -246,11 +242,11 @@ func (c chain) commit(base []string, have state) (lines []string, changes []stri
 	return lines, changes
 }
 
-// jumps finds in the base chain the jumps to ours that are to go, and what command adds the right one; empty when that
-// is there. Where there are several, all go: to delete one of two copies deletes the first.
+// jumps returns the jumps in the base chain that must be removed, and the command that adds the right one; empty if it
+// exists. If there are several, all are removed: deleting one of two copies deletes the first.
 func (c chain) jumps(base []string) (wrong []string, missing string) {
 	want, jump := len(c.rules) > 0, "-A "+c.base+" -j "+c.name
-	others, behind, stop := 0, 0, 0 // counts of others' rules: all; before our jump; up to one that lets nothing pass
+	others, behind, stop := 0, 0, 0 // counts of others' rules: all; before our jump; up to one that stops everything
 	for _, line := range base {
 		switch {
 		case !strings.HasPrefix(line, "-A "): // the policy
@@ -276,14 +272,13 @@ func (c chain) jumps(base []string) (wrong []string, missing string) {
 	return wrong, jump
 }
 
-// jumpsTo reports whether a rule as "iptables -S" prints it has the target.
 func jumpsTo(line, target string) bool {
 	words := strings.Fields(line)
 	i := slices.Index(words, "-j")
 	return i > 0 && i+1 < len(words) && words[i+1] == target
 }
 
-// run has iptables-restore commit input, which leaves other chains alone.
+// run has iptables-restore commit input, leaving other chains alone.
 func (f family) run(ctx context.Context, input string) error {
 	path, err := exec.LookPath(f.restore)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Our chains. Of those of two tables, the one of mangle has what drops.
+// Fairlead's chains. Where a name is in two tables, the one in mangle holds the rules that drop.
 const (
 	Postrouting = "FAIRLEAD-POSTROUTING" // of tables nat and mangle
 	Forward     = "FAIRLEAD-FORWARD"     // of tables filter and mangle
@@ -23,32 +23,28 @@ const (
 
 // Desired is what the rules depend on.
 type Desired struct {
-	// Gateway is the name of the node's own port on the bridge.
+	// Gateway is the gateway's name: the node's own port on the bridge.
 	Gateway string
-	// PodCIDRs are the node's own, Pools the ranges of bridged pods, on whatever
-	// node; a family without either gets no rules.
+	// PodCIDRs are the node's own, Pools the ranges of bridged pods on any node; a family without either gets no rules.
 	PodCIDRs, Pools []netip.Prefix
-	// NodeAddrs are the node's own addresses, the first of each family the one
-	// that other nodes know. Only Pools need them.
+	// NodeAddrs are the node's own addresses, the first of each family the one that other nodes use. Only Pools need them.
 	NodeAddrs []netip.Addr
-	// Masquerade gives pods' packets to the outside the node's address.
+	// Masquerade SNATs pods' packets to the outside to the node's address.
 	Masquerade bool
-	// Unmasked are destinations that see the pods' own addresses although their
-	// packets leave by another interface than the gateway: the podCIDRs of
-	// nodes that are reached without a tunnel. Each costs a rule that the first
-	// packet of each connection to the outside meets, so give the fewest that
-	// cover them.
+	// Unmasked are destinations that see the pods' own addresses although their packets leave through another interface
+	// than the gateway: the podCIDRs of nodes reached without a tunnel. Each costs a rule that the first packet of every
+	// connection to the outside traverses, so pass the fewest prefixes that cover them.
 	Unmasked []netip.Prefix
-	// RandomFully has the kernel choose source ports at random: the order in
-	// which it tries them otherwise lets two connections meet.
+	// RandomFully has the kernel choose source ports at random: in the order in which it tries them otherwise, two
+	// connections can collide.
 	RandomFully bool
-	// Refused are destinations that pods are refused: the ranges of Services that are translated before. What still has
-	// a ClusterIP as its destination when the host forwards it is of no Service, or of one without endpoints.
+	// Refused are destinations rejected for pods: the ranges of Services, which are translated before. A packet that still
+	// has a ClusterIP as destination when the host forwards it is for no Service, or for one without endpoints.
 	Refused []netip.Prefix
-	// Tunnel is the traffic between nodes that pods must not imitate.
+	// Tunnel is the traffic between nodes that pods must not forge.
 	Tunnel Tunnel
-	// TunnelEnd is where the kernel sends and receives that traffic; the zero value where it does not, as with the
-	// userspace datapath, whose tunnel the host's netfilter never sees.
+	// TunnelEnd is where the kernel sends and receives that traffic; the zero value if it does not, as with the userspace
+	// datapath, whose tunnel packets the host's netfilter never sees.
 	TunnelEnd TunnelEnd
 }
 
@@ -58,15 +54,14 @@ type TunnelEnd struct {
 	Addr      netip.Addr
 }
 
-// Tunnel says how to know the packets of the tunnel between nodes. The zero
-// value is no packet.
+// Tunnel says how to recognise tunnel packets between nodes. The zero value matches none.
 type Tunnel struct {
 	Protocol string // "udp", "tcp" or "gre"
 	Port     int    // destination port of udp and tcp
 }
 
-// TunnelOf is the tunnel of a type of api.AgentConfig. The ports are those that IANA assigned, and Open vSwitch's
-// default, unless another is given.
+// TunnelOf returns the tunnel for a type in api.AgentConfig. The ports are the IANA-assigned ones, which are Open
+// vSwitch's defaults, unless another is given.
 func TunnelOf(kind string, port int) Tunnel {
 	t := map[string]Tunnel{
 		api.TunnelGeneve: {Protocol: "udp", Port: 6081}, api.TunnelVXLAN: {Protocol: "udp", Port: 4789},
@@ -78,16 +73,16 @@ func TunnelOf(kind string, port int) Tunnel {
 	return t
 }
 
-// match is the part of a rule that takes t's packets.
+// match returns the part of a rule that matches t's packets.
 func (t Tunnel) match() string {
 	if t.Protocol == "gre" {
-		return "-p 47" // the name is known only where /etc/protocols is
+		return "-p 47" // the name needs /etc/protocols
 	}
 	return fmt.Sprintf("-p %s -m %s --dport %d", t.Protocol, t.Protocol, t.Port)
 }
 
-// Apply makes the rules what d says, none for the zero value, and returns what it changed, in words,
-// also when it fails half way. Nothing is written once ctx has ended.
+// Apply reconciles the rules with d, none for the zero value, and returns a description of what it changed, also when
+// it fails halfway. Nothing is written once ctx has ended.
 func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err error) {
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
@@ -97,17 +92,17 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 		return nil, nil
 	}
 	t.found = look{}
-	first := t.applied == nil // the agent may have been killed, or away, when rules were lost
+	first := t.applied == nil // the agent may not have been running when rules were lost
 	lost := !first && reflect.DeepEqual(*t.applied, d)
 	var errs []error
-	for _, f := range families() { // what fails for one is no reason not to do the other
+	for _, f := range families() { // one failing does not stop the other
 		did, err := t.applyFamily(ctx, f, d, func(did []string) bool { return first || lost && len(did) > 0 })
 		changes = append(changes, did...)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
 		}
 	}
-	if !first || len(errs) == 0 { // a start that has failed is yet to come
+	if !first || len(errs) == 0 { // a failed start is repeated
 		t.applied = &d
 	}
 	if known && len(changes)+len(errs) == 0 {
@@ -116,8 +111,8 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 	return changes, errors.Join(errs...)
 }
 
-// applyFamily makes the rules of a family, and has conntrack forget what began without those of table nat if began,
-// which is given what was changed of these, says so.
+// applyFamily applies the rules of a family, and deletes the conntrack entries that began without the rules of table
+// nat if began, which gets the changes to these, says so.
 func (t *Tables) applyFamily(ctx context.Context, f family, d Desired, began func([]string) bool) ([]string, error) {
 	var changes []string
 	for _, c := range d.chains(f) {
@@ -153,25 +148,24 @@ func (d Desired) validate() error {
 	return nil
 }
 
-// place is where in the built-in chain our jump stands.
+// place is where our jump is in the built-in chain.
 type place int
 
 const (
-	last       place = iota // what administrators have put there themselves comes first
-	beforeStop              // last, but before a rule that lets nothing pass
+	last       place = iota // after the administrator's own rules
+	beforeStop              // last, but before a rule that stops everything
 	first                   // before what others accept
 )
 
-// chain is one of our chains with the built-in chain that jumps to it.
+// chain is one of Fairlead's chains, with the built-in chain that jumps to it.
 type chain struct {
 	table, base, name string
 	place             place
-	// rules are written as "iptables -S" prints them, less "-A NAME". None
-	// means that neither chain nor jump shall be there.
+	// rules are written as "iptables -S" prints them, less "-A NAME". None means that neither chain nor jump is wanted.
 	rules []string
 }
 
-// chains are ours for the family f.
+// chains returns Fairlead's chains for the family f.
 func (d Desired) chains(f family) []chain {
 	fence := chain{table: "mangle", base: "FORWARD", name: Forward, place: first}
 	source := chain{table: "mangle", base: "POSTROUTING", name: Postrouting, place: first}
@@ -189,15 +183,16 @@ func (d Desired) chains(f family) []chain {
 		// Docker sets the policy of FORWARD to DROP, firewalls end it in REJECT.
 		fwd.rules = append(d.refusals(f), "-i "+d.Gateway+" -j ACCEPT", "-o "+d.Gateway+" -j ACCEPT")
 	}
-	return append([]chain{fence, source, post, fwd}, d.tunnelChains(f)...) // nothing passes before what drops is there
+	return append([]chain{fence, source, post, fwd}, d.tunnelChains(f)...) // drop rules first, before anything is accepted
 }
 
-// tunnelChains let the tunnel's packets through the host's filters, at the node's own end alone, and spare the kernel
-// an entry of conntrack for each flow of the pods: a full table drops what is new, of everybody. They come first, since
-// what follows belongs to an administrator who did not mean the tunnel, or to a firewall's default. Whose packets they
-// are is looked at in br-int, which accepts no address but the peers'.
+// tunnelChains accept tunnel packets in the host's filters, at the node's own end only, and save the kernel a conntrack
+// entry for each pod connection: a full table drops all new connections on the node. They come first, since the rules
+// that follow are an administrator's, not meant for the tunnel, or a firewall's defaults. br-int checks the packets'
+// source: it accepts only peers' addresses.
 //
-// What is not tracked is neither ESTABLISHED nor NEW to an administrator's rules, so it is let out as well.
+// Untracked packets are neither ESTABLISHED nor NEW to an administrator's rules, so they are accepted on output as
+// well.
 func (d Desired) tunnelChains(f family) []chain {
 	in := chain{table: "filter", base: "INPUT", name: Input, place: first}
 	out := chain{table: "filter", base: "OUTPUT", name: Output, place: first}
@@ -210,11 +205,10 @@ func (d Desired) tunnelChains(f family) []chain {
 		in.rules, out.rules = []string{arrives + " -j ACCEPT"}, []string{leaves + " -j ACCEPT"}
 		pre.rules, raw.rules = []string{arrives + " -j CT --notrack"}, []string{leaves + " -j CT --notrack"}
 	}
-	return []chain{in, out, pre, raw} // conntrack first lets go of what is let through without it
+	return []chain{in, out, pre, raw} // accepted before they are untracked
 }
 
-// masquerade is the target of rules that give a packet the address of the
-// interface that it leaves by.
+// masquerade returns the rule target that gives a packet the address of its output interface.
 func (d Desired) masquerade() string {
 	if d.RandomFully {
 		return " -j MASQUERADE --random-fully"
@@ -222,7 +216,7 @@ func (d Desired) masquerade() string {
 	return " -j MASQUERADE"
 }
 
-// of are the prefixes of the family, without host bits.
+// of returns the prefixes of the family, without host bits.
 func (f family) of(prefixes []netip.Prefix) (out []netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Addr().Is6() == f.is6 {
@@ -232,10 +226,9 @@ func (f family) of(prefixes []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// serviceRules give a pod's packet to a Service that kube-proxy has turned back
-// to a pod, on br-int or behind the tunnel, another source: with its own the
-// reply would go straight to the pod, past the node that alone can undo the
-// translation.
+// serviceRules masquerade a pod's packet to a Service that kube-proxy has translated to a pod, on br-int or behind the
+// tunnel: with the pod's own source the reply would go straight to the pod, bypassing the only node that can reverse
+// the translation.
 func (d Desired) serviceRules(own []netip.Prefix) (rules []string) {
 	for _, p := range own {
 		rules = append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", p, d.Gateway, d.masquerade()))
@@ -243,7 +236,7 @@ func (d Desired) serviceRules(own []netip.Prefix) (rules []string) {
 	return rules
 }
 
-// refusals answer as kube-proxy does, where it is there: an application need not wait for its timeout.
+// refusals reject as kube-proxy does where it runs: an application need not wait for its timeout.
 func (d Desired) refusals(f family) (rules []string) {
 	answer := "icmp-port-unreachable"
 	if f.is6 {
@@ -255,17 +248,15 @@ func (d Desired) refusals(f family) (rules []string) {
 	return rules
 }
 
-// bridgedRules give another source to all that the host forwards from bridged
-// pods, Services' packets above all, and to what it sends to them with a source
-// that is none of its own addresses. A bridged pod sends its answers to the host
-// only where they go to the host; all others it sends to the underlay, and the
-// other end answers a bridged pod there as well.
+// bridgedRules SNAT all that the host forwards from bridged pods, above all packets to Services, and what it sends to
+// them with a source that is not one of its own addresses. A bridged pod sends to the host only replies that are
+// addressed to the host; all others it sends to the underlay, and the other end replies to a bridged pod there as well.
 //
-// Through the gateway that source is the gateway's address, which the tunnel's
-// far end believes, or the node's where the gateway has none.
+// Through the gateway the new source is the gateway's address, which the tunnel's far end accepts, or the node's if the
+// gateway has none.
 //
-// Not so between bridged pods and this node's routed ones, where no Service has
-// a part: each sends its answers the way the questions came.
+// This excludes traffic between bridged pods and this node's routed ones without a Service: each replies on the path on
+// which the request came.
 func (d Desired) bridgedRules(f family, own, pools []netip.Prefix) (rules []string) {
 	if len(pools) == 0 {
 		return nil
@@ -297,11 +288,10 @@ func (d Desired) bridgedRules(f family, own, pools []netip.Prefix) (rules []stri
 	return rules
 }
 
-// outsideRules give the node's address to what its routed pods send to the
-// outside.
+// outsideRules masquerade what the node's routed pods send to the outside.
 func (d Desired) outsideRules(own, unmasked []netip.Prefix) (rules []string) {
 	if len(unmasked) > 0 {
-		rules = append(rules, "-o "+d.Gateway+" -j RETURN") // saves all the others
+		rules = append(rules, "-o "+d.Gateway+" -j RETURN") // skips all the others
 	}
 	for _, p := range unmasked {
 		rules = append(rules, fmt.Sprintf("-d %s -j RETURN", p))
@@ -312,45 +302,40 @@ func (d Desired) outsideRules(own, unmasked []netip.Prefix) (rules []string) {
 	return rules
 }
 
-// nodeAddrs are the node's addresses of the family.
 func (d Desired) nodeAddrs(f family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(d.NodeAddrs), func(a netip.Addr) bool { return a.Is6() != f.is6 })
 }
 
-// forwardDrops are what no pod and nobody on the underlay may send through the host.
-// In table mangle they come before every rule of table filter, where others accept
-// whole podCIDRs, and after a Service's address has become its backend's.
+// forwardDrops drop what no pod and no host on the underlay may send through the host. In table mangle they come before
+// every rule of table filter, where others accept whole podCIDRs, and after a Service's address has been translated to
+// its backend's.
 func (d Desired) forwardDrops(own, pools []netip.Prefix) (rules []string) {
 	if d.Tunnel != (Tunnel{}) {
-		// With the node's address, which masquerading gives it, another node
-		// would take it for this one's: the pod could say there what its own
-		// node forbids.
+		// Masqueraded to the node's address, another node would take it for this node's tunnel packet: the pod could send
+		// there what its own node forbids.
 		rules = append(rules, "-i "+d.Gateway+" "+d.Tunnel.match()+" -j DROP")
 	}
-	// What claims to come from this node itself, whose processes reach its pods
-	// whatever policies say, and was not sent by it: IPv6 has no martian source.
+	// Packets with this node's own address as source, from which its pods are reachable whatever policies say, but not
+	// sent by it: IPv6 has no martian source check.
 	rules = append(rules, fmt.Sprintf("! -i %s -o %s -m addrtype --src-type LOCAL -j DROP", d.Gateway, d.Gateway))
 	for _, p := range own {
-		// What claims to come from a pod of this node and did not: from a host
-		// on the underlay, where the kernel's rp_filter is off or loose, and
-		// with IPv6, for which there is none.
+		// Packets with a source of this node's pods that did not come from them: from a host on the underlay, if the kernel's
+		// rp_filter is off or loose, and with IPv6, which has none.
 		rules = append(rules, fmt.Sprintf("-s %s ! -i %s -o %s -j DROP", p, d.Gateway, d.Gateway))
 	}
 	for _, p := range pools {
-		// The host is no router between bridged pods and anything but pods. They
-		// have one on the underlay, and what it keeps apart, VLANs first of all,
-		// would meet here: the host has a way into each VLAN, whoever sends it a
-		// packet, by whatever interface.
+		// The host does not route between bridged pods and anything but pods. They have a router on the underlay, and what it
+		// isolates, above all VLANs, would be connected here: the host forwards into each VLAN, from any sender and any
+		// interface.
 		rules = append(rules, fmt.Sprintf("-d %s ! -i %s -o %s -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 			p, d.Gateway, d.Gateway))
 	}
 	return rules
 }
 
-// sourceDrops are the tunnel's packets that have a pod's address until table nat gives
-// them the node's, with which another node would take them for this one's. The pods may
-// be another node's, which use this one as a router; and what IPVS has sent to a
-// Service's backend was never forwarded: it is the host's own to the kernel.
+// sourceDrops drop forged tunnel packets that have a pod's address until table nat gives them the node's, with which
+// another node would take them for this node's. The pods may be on another node that uses this one as a router; and
+// what IPVS has sent to a Service's backend was never forwarded: to the kernel it is the host's own.
 func (d Desired) sourceDrops(f family, own, pools []netip.Prefix) (rules []string) {
 	if d.Tunnel == (Tunnel{}) {
 		return nil

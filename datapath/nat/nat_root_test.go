@@ -156,7 +156,7 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 	})
 }
 
-// What somebody changes by hand is mended, and the node's other rules stay.
+// Manual changes are reverted, and the node's other rules stay.
 func TestRootApplyMendsDrift(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestRootApplyMendsDrift(t *testing.T) {
 		if got := dump(node); !strings.Contains(got, "-A FORWARD -j FAIRLEAD-FORWARD\n-A FORWARD -i fairlead-gw0 -j ACCEPT\n") {
 			t.Errorf("after a rule that accepts was put first:\n%s", got)
 		}
-		// Everything of ours gone at once.
+		// Everything of Fairlead's gone at once.
 		for _, cmd := range []string{"iptables -F FORWARD", "iptables -F FAIRLEAD-FORWARD", "iptables -X FAIRLEAD-FORWARD"} {
 			node.Exec(strings.Fields(cmd)...)
 		}
@@ -245,7 +245,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 	})
 }
 
-// RemoveAll removes all chains of ours and nothing else, once; a dry run says what that would be.
+// RemoveAll removes all of Fairlead's chains and nothing else, once; a dry run says what that would be.
 func TestRootRemoveAll(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Tables that are kept read nothing again while nobody has changed any rule, where the kernel can say so.
+// Tables are not read again while no rule has changed, if the kernel can report that.
 func TestRootUnchangedRulesAreNotRead(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestRootUnchangedRulesAreNotRead(t *testing.T) {
 		}
 		again(desired())
 		if changes, starts := again(desired()); len(changes) > 0 || starts == 0 {
-			t.Errorf("what was written was looked at by %d programs: %q", starts, changes)
+			t.Errorf("the written rules were read by %d programs: %q", starts, changes)
 		}
 		if _, starts := again(desired()); starts == 0 != nft {
 			t.Errorf("unchanged rules were read by %d programs", starts)
@@ -428,7 +428,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 	})
 }
 
-// A chain of our name that iptables cannot show is written anew.
+// A chain of Fairlead's name that iptables cannot print is rewritten.
 func TestRootChainMadeByNft(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	need(t)

@@ -20,8 +20,8 @@ import (
 )
 
 // lan is two pods on the gateway's bridge, their node, and a host outside that
-// knows no way back to pods. A Linux bridge stands for Open vSwitch: it too
-// lets pods reach each other past the node.
+// has no route back to pods. A Linux bridge stands in for Open vSwitch: it too lets pods reach each other past the
+// node.
 func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
 	need(t)
 	node, outside, podA, podB = nstest.New(t), nstest.New(t), nstest.New(t), nstest.New(t)
@@ -103,7 +103,7 @@ func TestRootPodsReachOutside(t *testing.T) {
 		node.Exec(f.program, "-A", "FORWARD", "-j", "REJECT")
 	}
 	if _, err := within(2*time.Second, pod, outside, "192.0.2.9:80", "192.0.2.9:80"); err == nil {
-		t.Fatal("the pod gets out without our rules: the test is worth nothing")
+		t.Fatal("the pod gets out without our rules: the test is meaningless")
 	}
 	apply(t, node, desired())
 	for _, c := range []struct{ target, want string }{{"192.0.2.9:80", "192.0.2.2"}, {"[fd00:5::9]:80", "fd00:5::2"}} {
@@ -113,7 +113,7 @@ func TestRootPodsReachOutside(t *testing.T) {
 		}
 	}
 	// Without masquerading the packet leaves with the pod's own address: the
-	// host outside sees it once it knows the way back.
+	// host outside sees it once it has a route back.
 	d := desired()
 	d.Masquerade = false
 	apply(t, node, d)
@@ -160,7 +160,7 @@ func TestRootServiceLeadsBackToAPod(t *testing.T) {
 		node.Exec(append([]string{f}, strings.Fields(dnat)...)...)
 	}
 	if _, err := within(2*time.Second, podA, podB, "10.96.0.10:80", "10.0.1.6:8080"); err == nil {
-		t.Fatal("the Service works without our rules: the test is worth nothing")
+		t.Fatal("the Service works without our rules: the test is meaningless")
 	}
 	for _, masquerade := range []bool{true, false} {
 		d := Desired{Gateway: "fairlead-gw0", PodCIDRs: []netip.Prefix{dual[0], dual[1]}, Masquerade: masquerade}
@@ -188,7 +188,7 @@ func TestRootUnmasked(t *testing.T) {
 	d := desired()
 	apply(t, node, d)
 	if got, err := seen(pod, outside, "10.0.2.5:80", "10.0.2.5:80"); err != nil || got != "192.0.2.2" {
-		t.Fatalf("in encap mode it arrives from %q, %v; want the node's address: the test is worth nothing", got, err)
+		t.Fatalf("in encap mode it arrives from %q, %v; want the node's address: the test is meaningless", got, err)
 	}
 	for i := range 5000 { // none beside another of the same length: nothing to aggregate
 		d.Unmasked = append(d.Unmasked, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 7), byte(i << 1), 0}), 24))
@@ -271,12 +271,12 @@ func TestRootNodesAddressFromOutside(t *testing.T) {
 		}
 		node.Exec(program, "-t", "mangle", "-F", Forward)
 		if !arrives(t, outside, pod, c[0], c[1], "", c[1]) {
-			t.Errorf("%s hears nothing without the rules: the test is worth nothing", c[1])
+			t.Errorf("%s hears nothing without the rules: the test is meaningless", c[1])
 		}
 	}
 }
 
-// leftovers are rules of other programs that let pods' packets pass before ours are asked: one set per program, as
+// leftovers are rules of other programs that accept pods' packets before Fairlead's rules: one set per program, as
 // arguments of iptables and ip6tables. %[1]s is the pods' range, %[2]s the other node's tunnel port.
 var leftovers = map[string][]string{
 	"none":    nil,
@@ -369,7 +369,7 @@ func TestRootNoTunnelForOtherNodesPods(t *testing.T) {
 	d := desired()
 	apply(t, node, d)
 	if got := through(); len(got) != 2 {
-		t.Fatalf("without a tunnel what is for port 6081 arrives through %q alone: the test is worth nothing", got)
+		t.Fatalf("without a tunnel, packets to port 6081 arrive through %q alone: the test is meaningless", got)
 	}
 	d.Tunnel = Tunnel{"udp", 6081}
 	apply(t, node, d)
@@ -446,7 +446,7 @@ func arrives(t *testing.T, from, at *nstest.NS, source, lie, truth, listen strin
 		return hear(ears[listen], time.Minute) != "truth"
 	}
 	if got := hear(ears[truth], time.Minute); got != "truth" {
-		t.Errorf("what is allowed, to %s, does not arrive: %q", truth, got)
+		t.Errorf("allowed packets to %s do not arrive: %q", truth, got)
 	}
 	return hear(ears[listen], time.Millisecond) != ""
 }

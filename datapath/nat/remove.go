@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// RemoveAll removes all our chains, in both forms of iptables if this machine has both: which one "iptables" is may
-// have been changed since they were made. It returns what it changed, in words; with dryRun, what it would change.
+// RemoveAll removes all of Fairlead's chains, in both iptables backends if the node has both: "iptables" may have been
+// switched since they were created. It returns a description of what it changed; with dryRun, of what it would change.
 func RemoveAll(ctx context.Context, dryRun bool) (changes []string, err error) {
 	var errs []error
 	for _, form := range []string{"", "-nft", "-legacy"} {
 		for _, f := range families() {
 			if form == "-legacy" && !legacyInUse(f) {
-				continue // to ask would load its tables into the kernel
+				continue // reading would load its tables into the kernel
 			}
 			path, err := exec.LookPath(f.program + form)
 			if err != nil {
@@ -35,7 +35,7 @@ func RemoveAll(ctx context.Context, dryRun bool) (changes []string, err error) {
 			}
 		}
 		if dryRun && len(changes) > 0 {
-			break // the other names show the same chains once more
+			break // the other names list the same chains again
 		}
 	}
 	return changes, errors.Join(errs...)

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpSynSent is the state of a connection that conntrack has seen nothing of but SYNs (TCP_CONNTRACK_SYN_SENT of
+// tcpSynSent is the state of a connection of which conntrack has seen only SYNs (TCP_CONNTRACK_SYN_SENT of
 // linux/netfilter/nf_conntrack_tcp.h).
 const tcpSynSent = 1
 
-// forget has conntrack forget the connections of the family that pods have begun to the outside while the rules of
-// table nat were not there, or not yet: a rule that is being added can switch conntrack on before it is one itself.
-// Conntrack decides once whether it translates a connection, by its first packet; without this nobody would answer it
-// for as long as the pod sends. The result is in words; empty: there was none.
+// forget deletes the conntrack entries of connections of the family that pods have opened to the outside while the
+// rules of table nat were missing, or not yet there: adding a rule can enable conntrack before the rule takes effect.
+// Conntrack decides once whether it translates a connection, by its first packet; without this it would get no reply
+// for as long as the pod sends. The result is a description; empty if there was none.
 func (d Desired) forget(f family) (change string) {
 	if !d.Masquerade || len(f.of(d.PodCIDRs)) == 0 {
 		return ""
@@ -33,16 +33,16 @@ func (d Desired) forget(f family) (change string) {
 	}
 	switch {
 	case err != nil:
-		return fmt.Sprintf("conntrack: connections that began without masquerading may go on until pods stop sending "+
-			"(conntrack -D ends them): %v; forgotten: %d", err, n)
+		return fmt.Sprintf("conntrack: connections that began without masquerading may continue until pods stop sending "+
+			"(conntrack -D ends them): %v; deleted: %d", err, n)
 	case n > 0:
-		return fmt.Sprintf("conntrack: connections forgotten that began without masquerading: %d", n)
+		return fmt.Sprintf("conntrack: deleted connections that began without masquerading: %d", n)
 	}
 	return ""
 }
 
-// unmasked matches connections of routed pods to the outside that are not translated. Of TCP those that are not
-// answered: the others work, as the underlay has a route to the pods.
+// unmasked matches untranslated connections of routed pods to the outside. Of TCP only unanswered ones: the others
+// work, as the underlay has a route to the pods.
 type unmasked struct {
 	d     Desired
 	local []net.Addr // the node's own addresses, which pods reach without being translated

@@ -24,7 +24,7 @@ func TestRootBegunWithoutMasquerade(t *testing.T) {
 	streams := map[string]*datagrams{v4: send(t, pod, outside, v4), v6: send(t, pod, outside, v6)}
 	for to, want := range map[string]string{v4: "10.0.1.5", v6: "fd00:0:0:1::5"} {
 		if got := streams[to].next(t); got.String() != want {
-			t.Fatalf("without rules a datagram to %s comes from %s, want %s: the test is worth nothing", to, got, want)
+			t.Fatalf("without rules a datagram to %s comes from %s, want %s: the test is meaningless", to, got, want)
 		}
 	}
 	dialled := dial(t, pod, outside, v4+":80")
@@ -44,11 +44,11 @@ func TestRootBegunWithoutMasquerade(t *testing.T) {
 		}
 	}
 	if err := <-dialled; err != nil {
-		t.Errorf("what asked for a connection meanwhile: %v", err)
+		t.Errorf("the client that connected meanwhile: %v", err)
 	}
 }
 
-// An agent that was killed between the rules and conntrack, or away when rules were lost, is followed by one that finds
+// An agent that was killed between the rules and conntrack, or down when rules were lost, is followed by one that finds
 // the rules as they shall be. It may not get so far at once.
 func TestRootForgottenAtTheStart(t *testing.T) {
 	for _, how := range []string{"at once", "after a failure"} {
@@ -58,7 +58,7 @@ func TestRootForgottenAtTheStart(t *testing.T) {
 			stream.next(t)
 			back()
 			if got := stream.next(t); got.String() != "10.0.1.5" {
-				t.Fatalf("with the rules again a datagram comes from %s: the test is worth nothing", got)
+				t.Fatalf("with the rules again a datagram comes from %s: the test is meaningless", got)
 			}
 			var tables Tables
 			start := func(ctx context.Context) error {
@@ -81,7 +81,7 @@ func TestRootForgottenAtTheStart(t *testing.T) {
 	}
 }
 
-// What works without being translated goes on.
+// Connections that work untranslated continue.
 func TestRootWhatIsAnsweredGoesOn(t *testing.T) {
 	node, outside, pod, _ := flushed(t)
 	outside.IP("route add 10.0.1.0/24 via 192.0.2.2") // the underlay knows the pods
@@ -106,8 +106,8 @@ func TestRootWhatIsAnsweredGoesOn(t *testing.T) {
 	}
 }
 
-// flushed is a lan whose node has lost the rules of table nat, until back. Conntrack is at work all the same: as on
-// most nodes, other rules need it.
+// flushed is a lan whose node has lost the rules of table nat, until back. Conntrack is active nevertheless: as on most
+// nodes, other rules need it.
 func flushed(t *testing.T) (node, outside, pod *nstest.NS, back func()) {
 	t.Helper()
 	node, outside, pod, _ = lan(t)

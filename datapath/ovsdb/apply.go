@@ -5,13 +5,11 @@ import (
 	"fmt"
 )
 
-// Ensure makes the bridge and its ports what d says, in one transaction, and
-// in none when nothing is missing or different. It removes nothing: see Prune.
-// It does not wait for ovs-vswitchd: see WaitOFPorts.
+// Ensure creates or updates the bridge and its ports as d says, in one transaction, or none if nothing is missing or
+// different. It removes nothing: see Prune. It does not wait for ovs-vswitchd: see WaitOFPorts.
 //
-// A bridge of that name that is somebody else's is refused if it has ports,
-// and taken over if it has none. The call ends with ctx, and after 10 seconds
-// if ctx has no deadline. It returns what it changed, in words.
+// A bridge of that name that is not Fairlead's is refused if it has ports, and taken over if it has none. The call ends
+// with ctx, and after 10 seconds if ctx has no deadline. It returns a description of what it changed.
 func (db *DB) Ensure(ctx context.Context, d Desired) (changes []string, err error) {
 	changes, err = db.apply(ctx, func(s snapshot) (plan, error) { return ensure(s, d) })
 	if err != nil {
@@ -20,10 +18,9 @@ func (db *DB) Ensure(ctx context.Context, d Desired) (changes []string, err erro
 	return changes, nil
 }
 
-// Prune takes from the bridge the ports that are ours and that d does not
-// have. Pods' ports are retired: their record goes at once, they themselves with
-// RemoveRetired. A port whose record cannot be read stays while it has a device. Ports of
-// the names in gone go even if somebody has removed the mark that they are ours.
+// Prune removes from the bridge Fairlead's ports that d does not have. Pods' ports are retired: their record is removed
+// at once, the port by RemoveRetired. A port whose record cannot be read stays while it has a device. Ports named in
+// gone are removed even if an external change has removed their mark.
 func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) (changes []string, err error) {
 	changes, err = db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d, gone), nil })
 	if err != nil {

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// retryPause lies between two attempts to connect. It is constant, since
-	// the server is on the same machine and everything waits for it.
+	// retryPause is the pause between two attempts to connect. It is constant, since the server is on the same machine and
+	// everything waits for it.
 	retryPause = 200 * time.Millisecond
-	// dialLimit ends an attempt: a stopped server accepts a connection and
-	// says nothing.
+	// dialLimit ends an attempt: a stopped server accepts a connection and never replies.
 	dialLimit = 5 * time.Second
 	// A server that leaves an echo (RFC 7047, 4.1.11) unanswered for
 	// echoLimit counts as lost.
@@ -28,13 +27,12 @@ const (
 	echoLimit = 5 * time.Second
 )
 
-// DB is a connection to ovsdb-server that comes back by itself. While it is
-// down every call fails at once: whoever waits for it would not say so meanwhile.
+// DB is a connection to ovsdb-server that reconnects automatically. While it is down every call fails at once: a
+// blocked caller could not report it meanwhile.
 //
-// Each connection has a libovsdb client of its own. The library can reconnect
-// by itself too, but then a call blocks while the server is down, Connected
-// stays true, and its inactivity check can panic or deadlock when the
-// connection is lost during a transaction (v0.7.0, trafficSeen).
+// Each connection has its own libovsdb client. The library can also reconnect automatically, but then a call blocks
+// while the server is down, Connected stays true, and its inactivity check can panic or deadlock when the connection is
+// lost during a transaction (v0.7.0, trafficSeen).
 type DB struct {
 	endpoint string
 	log      logr.Logger
@@ -56,8 +54,8 @@ type conn struct {
 	ended   chan struct{} // closed by end
 }
 
-// follow closes gone when the library tells that the connection is lost. It
-// tells once, and only somebody who waits.
+// follow closes gone when the library reports that the connection is lost. It reports that once, and only to a waiting
+// receiver.
 func (c *conn) follow() {
 	select {
 	case <-c.client.DisconnectNotify():
@@ -66,18 +64,17 @@ func (c *conn) follow() {
 	}
 }
 
-// end closes the connection, in the background: that waits for calls in flight,
-// which end at their deadlines.
+// end closes the connection in the background: closing waits for calls in flight, which end at their deadlines.
 func (c *conn) end() {
 	close(c.ended)
 	go c.client.Close()
 }
 
 // Connect connects to ovsdb-server at endpoint, "unix:" and an absolute path.
-// It fails when the first attempt fails, at the latest with ctx or after 5
-// seconds. From then on a lost connection comes back by itself until Close.
+// It fails when the first attempt fails, at the latest with ctx or after 5 seconds. From then on it reconnects
+// automatically until Close.
 func Connect(ctx context.Context, endpoint string, log logr.Logger) (*DB, error) {
-	// The library takes the default path for one that it does not understand.
+	// The library falls back to the default path if it cannot parse one.
 	path, ok := strings.CutPrefix(endpoint, "unix:")
 	if !ok || !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#%") || len(path) > 107 {
 		return nil, fmt.Errorf(`OVSDB endpoint %q is not "unix:" and an absolute path of at most 107 characters `+
@@ -102,19 +99,18 @@ func (db *DB) Close() {
 	<-db.closed
 }
 
-// Connected reports whether ovsdb-server answers. False means that
-// ovsdb-server is down; nothing is said about ovs-vswitchd.
+// Connected reports whether ovsdb-server answers. It says nothing about ovs-vswitchd.
 func (db *DB) Connected() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.conn != nil
 }
 
-// Changed gets a value after any change of a bridge, port or interface, and
-// when the connection is made or lost. Several changes may give one value.
+// Changed receives a value after any change of a bridge, port or interface, and when the connection is established or
+// lost. Several changes may be coalesced.
 func (db *DB) Changed() <-chan struct{} { return db.changed }
 
-// run keeps a connection, at first c, until ctx ends.
+// run keeps the connection up, at first c, until ctx ends.
 func (db *DB) run(ctx context.Context, c *conn) {
 	defer close(db.closed)
 	for {
@@ -149,7 +145,7 @@ func (db *DB) redial(ctx context.Context) *conn {
 	}
 }
 
-// dial makes a connection with a complete replica.
+// dial establishes a connection with a complete replica.
 func (db *DB) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
@@ -177,8 +173,7 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 		DeleteFunc: func(string, model.Model) { db.signal() },
 	})
 	monitor := cl.NewMonitor(columns()...)
-	// Of the three methods the one after which the library notices an
-	// inconsistent replica and disconnects.
+	// Of the three monitor methods, the one with which the library detects an inconsistent replica and disconnects.
 	monitor.Method = ovsdb.ConditionalMonitorRPC
 	if _, err := cl.Monitor(ctx, monitor); err != nil {
 		c.end()
@@ -187,7 +182,7 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// hold returns when the connection is lost, or ctx ends, with the reason.
+// hold returns, with the reason, when the connection is lost or ctx ends.
 func (c *conn) hold(ctx context.Context) error {
 	echoes := time.NewTicker(echoEvery)
 	defer echoes.Stop()
@@ -212,7 +207,7 @@ func (c *conn) echo(ctx context.Context) error {
 	return err
 }
 
-// set publishes that the connection was made, or lost for the reason down.
+// set publishes that the connection was established, or lost for the reason down.
 func (db *DB) set(c *conn, down error) {
 	db.mu.Lock()
 	changed := (db.conn == nil) != (c == nil)
@@ -223,7 +218,6 @@ func (db *DB) set(c *conn, down error) {
 	}
 }
 
-// signal tells those who wait that something has changed.
 func (db *DB) signal() {
 	db.mu.Lock()
 	close(db.tick)
@@ -235,14 +229,14 @@ func (db *DB) signal() {
 	}
 }
 
-// next returns a channel that the next change closes. Take it before looking.
+// next returns a channel that the next change closes. Get it before reading.
 func (db *DB) next() <-chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.tick
 }
 
-// current returns the connection, or why there is none.
+// current returns the connection, or the reason why there is none.
 func (db *DB) current() (*conn, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -87,7 +87,7 @@ func TestServerKilledAndBack(t *testing.T) {
 			t.Errorf("WaitOFPorts that was waiting says %v", err)
 		}
 	case <-time.After(patience):
-		t.Error("WaitOFPorts goes on waiting without ovsdb-server")
+		t.Error("WaitOFPorts keeps waiting without ovsdb-server")
 	}
 	o.Server.Start()
 	waitChanged(t, db, db.Connected, "to see ovsdb-server back again")

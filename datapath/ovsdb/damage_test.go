@@ -61,7 +61,7 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// A port without the mark is not ours, whatever else its record says, and stays. One with a newer version's key is a
+// A port without the mark is not Fairlead's, whatever its record says, and stays. One with a newer version's key is a
 // pod's like any other.
 func TestForeignRecords(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})

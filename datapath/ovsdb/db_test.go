@@ -96,7 +96,7 @@ func TestEnsure(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	if got := mustObserve(t, db); got.BridgePresent {
-		t.Errorf("a bridge is there before Ensure: %+v", got)
+		t.Errorf("a bridge exists before Ensure: %+v", got)
 	}
 	d := desired("a", "b")
 	ensureNow(t, db, d)
@@ -294,8 +294,8 @@ func TestRefuseNameOnOtherBridge(t *testing.T) {
 	}
 }
 
-// A port that somebody has moved to another bridge comes back, with or without
-// its record, and nothing else of that bridge changes.
+// A port that was moved to another bridge is moved back, with or without its record, and nothing else of that bridge
+// changes.
 func TestMovedPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-x", ovstest.Port{Name: "theirs", Type: "internal"})
@@ -314,7 +314,7 @@ func TestMovedPort(t *testing.T) {
 		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see "+move)
 		changes, err := db.Ensure(soon(t), d)
 		must(t, err)
-		if got := strings.Join(changes, "; "); !strings.Contains(got, "taken from bridge br-x") {
+		if got := strings.Join(changes, "; "); !strings.Contains(got, "moved from bridge br-x") {
 			t.Errorf("changes: %s", got)
 		}
 		must(t, db.WaitOFPorts(soon(t), d.names()...))
@@ -345,7 +345,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// A port that is taken off goes, though somebody has removed its record: nobody asks for it again. Only that one does.
+// A port to be removed goes even if its record was deleted, since it will not be wanted again. Only that one does.
 func TestPruneWithoutRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -362,8 +362,7 @@ func TestPruneWithoutRecord(t *testing.T) {
 	}
 }
 
-// A record that somebody has spoilt is reported by the port's name, and the
-// port stays as long as it has a device.
+// A damaged record is reported by the port's name, and the port stays as long as it has a device.
 func TestBrokenRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -440,7 +439,7 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	o.Ctl("set", "Interface", "fla", `type=""`)
 	o.Vswitchd.Kill()
 	ensureNow(t, db, desired("a", "b"))
-	if got := wait("flb"); !strings.Contains(got, "flb has none") || !strings.Contains(got, "ovs-vswitchd does not answer") {
+	if got := wait("flb"); !strings.Contains(got, "flb has no number") || !strings.Contains(got, "ovs-vswitchd does not answer") {
 		t.Errorf("with ovs-vswitchd down: %s", got)
 	}
 	if !mustObserve(t, db).Pending {

@@ -15,18 +15,17 @@ type Desired struct {
 	Bridge string
 	// DatapathType is "system" (the kernel; also the empty string) or "netdev".
 	DatapathType string
-	// Prefixes are, by number of a flow table, the fields whose prefixes Open
-	// vSwitch is to track in it (ovs-vswitchd.conf.db(5), Flow_Table prefixes),
-	// so that a packet's megaflow is no narrower than the flow it met. Without
-	// it an IPv6 destination beyond the node is a megaflow of its own.
+	// Prefixes are, by flow table number, the fields for which Open vSwitch tracks prefixes (ovs-vswitchd.conf.db(5),
+	// Flow_Table prefixes), so a packet's megaflow is no narrower than the flow it matched. Without it every IPv6
+	// destination beyond the node gets its own megaflow.
 	Prefixes map[int][]string
 	Gateway  GatewayPort
-	// Tunnel is nil where no peer is reached through a tunnel.
+	// Tunnel is nil if no peer is reached through a tunnel.
 	Tunnel *TunnelPort
-	// Uplink is nil where no frames of the underlay come to the bridge.
+	// Uplink is nil if no underlay frames reach the bridge.
 	Uplink *UplinkPort
 	Pods   []api.Attachment
-	// Zones are of the datapath, which other bridges of its type share.
+	// Zones are the datapath's, which other bridges of its type share.
 	Zones Zones
 }
 
@@ -38,40 +37,38 @@ type GatewayPort struct {
 	MTU int
 }
 
-// TunnelPort is the one port for all peers; flows set the far end.
+// TunnelPort is the single port for all peers; flows set the remote endpoint.
 type TunnelPort struct {
 	Name string
 	// Type is "geneve", "vxlan" or "gre".
 	Type string
-	// DstPort is the UDP port; 0 is the type's own. gre has none.
+	// DstPort is the UDP port; 0 is the type's default. gre has none.
 	DstPort int
-	// Csum has outer checksums sent.
+	// Csum enables outer checksums.
 	Csum bool
-	// LocalIP is the node's tunnel endpoint. The zero Addr leaves the choice
-	// to the routing table.
+	// LocalIP is the node's tunnel endpoint. The zero Addr leaves it to the routing table.
 	LocalIP netip.Addr
 }
 
-// UplinkPort is the port through which the underlay's frames come and go, with
-// their VLAN tags.
+// UplinkPort is the port that carries underlay frames in both directions, with their VLAN tags.
 type UplinkPort struct {
 	Name string
-	// Type and Options are the Interface's columns: "patch" and its peer, say.
+	// Type and Options are Interface columns: for example "patch" and its peer.
 	Type    string
 	Options map[string]string
 }
 
-// OpenFlow port numbers asked for, so that they are the same on every node and
-// after every restart. Those of pods are the node's own choice: see numbers.
+// Requested OpenFlow port numbers, so that they are the same on every node and after every restart. Each node chooses
+// those of its pods: see numbers.
 const (
 	tunnelOFPort  = 1
 	gatewayOFPort = 2
 	uplinkOFPort  = 3
 )
 
-// wantPort is a port as it shall be in the database.
+// wantPort is a port as wanted in the database.
 type wantPort struct {
-	name, what string          // what is for the log
+	name, what string          // what is for logs
 	mark       string          // empty for the bridge's own port, which the bridge marks
 	pod        *api.Attachment // nil for other ports
 	ifaceType  string
@@ -81,7 +78,7 @@ type wantPort struct {
 	ofport     int               // 0 leaves the column alone
 }
 
-// ids are the port's external_ids that are ours: the mark and, for a pod, the record.
+// ids returns Fairlead's external_ids of the port: the mark and, for a pod, the record.
 func (w wantPort) ids() map[string]string {
 	switch {
 	case w.pod != nil:
@@ -92,7 +89,7 @@ func (w wantPort) ids() map[string]string {
 	return map[string]string{markKey: w.mark}
 }
 
-// validate checks d, whose ports are given. What have says already, the ports that are there, is right.
+// validate checks d and its ports. Ports that are in have as wanted need no check.
 func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 	if d.Bridge == "" || d.Gateway.Name == "" {
 		return errors.New("the bridge or the gateway has no name")
@@ -133,7 +130,7 @@ func (t TunnelPort) validate() error {
 	return nil
 }
 
-// checkRecord refuses an attachment whose record would read different.
+// checkRecord rejects an attachment whose record would not decode to the same.
 func checkRecord(a api.Attachment) error {
 	if err := checkText(a); err != nil {
 		return err
@@ -148,7 +145,7 @@ func checkRecord(a api.Attachment) error {
 	return nil
 }
 
-// ports are all ports but the bridge's own, those of the pods last and in their order.
+// ports returns all ports except the bridge's own, pod ports last and in their order.
 func (d Desired) ports() []wantPort {
 	g := d.Gateway
 	ports := []wantPort{{
@@ -173,10 +170,9 @@ func (d Desired) ports() []wantPort {
 	return ports
 }
 
-// options are the Interface's options (ovs-vswitchd.conf.db(5), "Tunnel
-// Options"). The flows choose the far end. The key is the flows' too and 0
-// while they set none: a fixed key would be one more thing for nodes of
-// different versions to agree on.
+// options returns the Interface's options (ovs-vswitchd.conf.db(5), "Tunnel Options"). Flows set the remote endpoint.
+// They may set the key too, which is 0 otherwise: a fixed key would be one more thing for nodes of different versions
+// to agree on.
 func (t TunnelPort) options() map[string]string {
 	o := map[string]string{"remote_ip": "flow", "key": "flow"}
 	if t.LocalIP.IsValid() {

@@ -7,7 +7,7 @@ import (
 	"github.com/ovn-org/libovsdb/model"
 )
 
-// The columns that matter here, of the tables of ovs-vswitchd.conf.db(5).
+// The columns used here, of the tables in ovs-vswitchd.conf.db(5).
 
 type openVSwitch struct {
 	UUID    string   `ovsdb:"_uuid"`
@@ -94,21 +94,20 @@ func (i *iface) requested() uint32 {
 	return uint32(*i.OFPortRequest)
 }
 
-// gone reports that the port has no device. For a device that vanishes the
-// userspace datapath leaves the port number and the empty error alone, and
-// says so by link state and index only.
+// gone reports that the port has no device. When a device vanishes the userspace datapath keeps the port number and the
+// empty error, and shows it by link state and index only.
 func (i *iface) gone() bool {
 	return i.OFPort != nil && *i.OFPort < 0 ||
 		i.Ifindex != nil && *i.Ifindex == 0 && i.LinkState != nil && *i.LinkState == "down"
 }
 
-// lost reports that the port of a bridge itself has lost its number for want of
-// a device: it has none but the datapath's.
+// lost reports that a bridge's own port has lost its number because its device is missing: only the datapath creates
+// that device.
 func (i *iface) lost() bool {
 	return i.OFPort != nil && *i.OFPort < 0 && i.Error != nil && strings.HasSuffix(*i.Error, "(No such device)")
 }
 
-// problem is what keeps the port from working; empty when nothing is known.
+// problem returns what keeps the port from working; empty if nothing is known.
 func (i *iface) problem() string {
 	switch {
 	case i.Error != nil && *i.Error != "":

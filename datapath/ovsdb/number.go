@@ -2,11 +2,11 @@ package ovsdb
 
 import "hash/fnv"
 
-// Pods' ports have OpenFlow port numbers from firstNumber on, numberCount of them: below are the ports that every node
+// Pod ports have OpenFlow port numbers from firstNumber on, numberCount of them: below are the ports that every node
 // has, above those that OpenFlow 1.0 reserves (OFPP_MAX, 0xff00).
 const firstNumber, numberCount = 256, 64000
 
-// numbers are OpenFlow port numbers in use, or asked for.
+// numbers are OpenFlow port numbers in use or requested.
 type numbers map[int]bool
 
 func numbersOf(ports map[string]portIface) numbers {
@@ -17,9 +17,8 @@ func numbersOf(ports map[string]portIface) numbers {
 	return out
 }
 
-// take returns a free number for a new port. It depends on the name, so that one that has just become free is hardly
-// ever the next to be taken: a frame that is on its way would meet another pod's flows. 0, where none is free, leaves
-// the choice to ovs-vswitchd.
+// take returns a free number for a new port. It depends on the name, so a number just freed is hardly ever reused next:
+// a frame in flight would match another pod's flows. 0, if none is free, leaves the choice to ovs-vswitchd.
 func (n numbers) take(name string) int {
 	h := fnv.New32a()
 	h.Write([]byte(name))

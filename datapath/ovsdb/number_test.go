@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// No two ports of a bridge ask for one number, whoever else has some, and a number that was given back is not the next
-// to be given.
+// No two ports of a bridge request the same number, whatever other ports have, and a freed number is not the next to be
+// given.
 func TestNumbers(t *testing.T) {
 	n := numbers{0: true, 1: true, 2: true}
 	given := map[int]string{}
@@ -31,11 +31,11 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	if same > 5 {
-		t.Errorf("%d of 1000 times a number went from one pod to the next", same)
+		t.Errorf("%d of 1000 times a number was reused for the next pod", same)
 	}
 }
 
-// ovs-vswitchd gives the numbers that are asked for, and the rows say which these are.
+// ovs-vswitchd assigns the requested numbers, and the rows contain them.
 func TestRequestedNumber(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

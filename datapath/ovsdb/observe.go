@@ -12,50 +12,46 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Observed is what the database says about one bridge. Its lists must not be changed: others have the same.
+// Observed is what the database says about one bridge. Its lists must not be changed: they are shared.
 type Observed struct {
-	// BridgePresent and BridgeOurs: the bridge is there, and bears our mark
-	// or a port that does.
+	// BridgePresent and BridgeOurs: the bridge exists, and it or one of its ports has Fairlead's mark.
 	BridgePresent, BridgeOurs bool
 	// DatapathType is "system" (the kernel) or "netdev".
 	DatapathType string
-	// Devices are the interfaces of the userspace datapath, of all bridges and without pods', by name; none if
-	// DatapathType is another.
+	// Devices are the interfaces of the userspace datapath, of all bridges and without pods', by name; none with another
+	// DatapathType.
 	Devices                 []string
 	Gateway, Tunnel, Uplink Port
-	// Pods have a readable record; Broken are ours too, but have none. Both
-	// are sorted by port name.
+	// Pods have a readable record; Broken are pod ports without one. Both are sorted by port name.
 	Pods   []PodPort
 	Broken []BrokenPort
-	// Retired were pods' ports, by name, and wait for RemoveRetired.
+	// Retired are the names of former pod ports that wait for RemoveRetired.
 	Retired []string
-	// Zones are the numbers of the conntrack zones of the datapath that have timeouts of ours, in order.
+	// Zones are the numbers of the datapath's conntrack zones that have Fairlead's timeouts, sorted.
 	Zones []uint16
-	// Foreign are ports on the bridge that are not ours, by name.
+	// Foreign are the names of ports on the bridge that are not Fairlead's.
 	Foreign []string
-	// Pending says that ovs-vswitchd has not yet taken the last change. When
-	// that lasts, ovs-vswitchd is down or hangs.
+	// Pending says that ovs-vswitchd has not yet applied the last change. If that lasts, ovs-vswitchd is down or hangs.
 	Pending bool
-	// DatapathLost says that somebody has deleted the datapath under a running
-	// ovs-vswitchd, which does not make it anew before its next start.
+	// DatapathLost says that the datapath was deleted under a running ovs-vswitchd, which does not recreate it before its
+	// next start.
 	DatapathLost bool
-	// RestoreWait is of all bridges, also where this one is not there.
+	// RestoreWait applies to all bridges, even if this one does not exist.
 	RestoreWait RestoreWait
 }
 
-// Port is the gateway's, the tunnel's or the uplink's port; Name and the rest are empty when
-// it is not there.
+// Port is the gateway, tunnel or uplink port; all fields are empty if it does not exist.
 type Port struct {
 	Present bool
 	Name    string
-	// OFPort is the OpenFlow port number, 0 while ovs-vswitchd has given none.
+	// OFPort is the OpenFlow port number, 0 while ovs-vswitchd has assigned none.
 	OFPort uint32
-	// Error is what keeps the port from working: ovs-vswitchd's reason for
-	// giving no number, or that the device is gone.
+	// Error is what keeps the port from working: ovs-vswitchd's reason for assigning no number, or that the device is
+	// gone.
 	Error string
 }
 
-// PodCount is the number of ports that are pods'.
+// PodCount returns the number of pod ports.
 func (o Observed) PodCount() (n int) {
 	for _, p := range o.Pods {
 		if p.ContainerID != api.ReachEnd {
@@ -71,8 +67,7 @@ type PodPort struct {
 	// OFPort and Error are as in Port.
 	OFPort uint32
 	Error  string
-	// Requested is the number that ovs-vswitchd will give if it can, 0 if it may
-	// choose. No other port has it.
+	// Requested is the number that ovs-vswitchd will assign if it can, 0 if it may choose. No other port has it.
 	Requested uint32
 }
 
@@ -80,9 +75,8 @@ type PodPort struct {
 type BrokenPort struct{ Name, Reason string }
 
 // Observe reads the bridge called name from the replica of the current
-// connection. It fails while there is none: a process must not take an old
-// replica, or an empty one, for the truth. It takes no context: it waits
-// for no more than the rest of one update, 1 s at most.
+// connection. It fails while there is none: an old or empty replica must not be taken for the current state. It takes
+// no context: it waits only for the rest of one update, 1 s at most.
 //
 //nolint:contextcheck // see above
 func (db *DB) Observe(name string) (Observed, error) {
@@ -162,8 +156,7 @@ func (s snapshot) userspaceDevices() (names []string) {
 	return names
 }
 
-// isOurs reports whether b bears our mark, or a port of ours does, as after
-// somebody has cleared the bridge's external_ids.
+// isOurs reports whether b or one of its ports has Fairlead's mark: the bridge's external_ids may have been cleared.
 func isOurs(s snapshot, b bridge) bool {
 	if b.ExternalIDs[markKey] == markBridge {
 		return true
@@ -187,7 +180,7 @@ func portIsOurs(p *port) bool {
 // datapathType spells out the default.
 func datapathType(column string) string { return cmp.Or(column, "system") }
 
-// snapshot reads the replica of the current connection as soon as it is whole.
+// snapshot reads the replica of the current connection as soon as it is consistent.
 func (db *DB) snapshot(ctx context.Context) (*conn, snapshot, error) {
 	c, err := db.current()
 	if err != nil {
@@ -202,7 +195,7 @@ func (db *DB) snapshot(ctx context.Context) (*conn, snapshot, error) {
 		select {
 		case <-next: // the rest of the update
 		case <-time.After(10 * time.Millisecond):
-			// Events come later than the rows; don't rely on them.
+			// Events arrive later than the rows; don't rely on them.
 		case <-ctx.Done():
 			if s.root.UUID == "" {
 				return c, s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script creates it with "ovs-vsctl init"`)
@@ -212,12 +205,11 @@ func (db *DB) snapshot(ctx context.Context) (*conn, snapshot, error) {
 	}
 }
 
-// WaitOFPorts waits until ovs-vswitchd has given every named port an OpenFlow
-// port number. When ctx ends first the error says for each port what is wrong,
-// or that ovs-vswitchd does not answer.
+// WaitOFPorts waits until ovs-vswitchd has assigned every named port an OpenFlow port number. If ctx ends first the
+// error says for each port what is wrong, or that ovs-vswitchd does not answer.
 //
-// It does not stop at an error in the database: ovs-vswitchd reports one for a
-// device that it sees before it is complete, and tries again.
+// It does not stop at an error in the database: ovs-vswitchd reports one for a device that it sees before it is
+// complete, and retries.
 func (db *DB) WaitOFPorts(ctx context.Context, names ...string) error {
 	ctx, cancel := limit(ctx)
 	defer cancel()
@@ -238,7 +230,7 @@ func (db *DB) WaitOFPorts(ctx context.Context, names ...string) error {
 	}
 }
 
-// withoutNumber says which of the ports have no OpenFlow port number, and why.
+// withoutNumber says which of the ports have no OpenFlow port number, and the reason.
 func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 	c, err := db.current()
 	if err != nil {
@@ -259,7 +251,7 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 		case i.problem() != "":
 			missing = append(missing, fmt.Sprintf("port %s: %s", name, i.problem()))
 		default:
-			missing = append(missing, "port "+name+" has none")
+			missing = append(missing, "port "+name+" has no number")
 		}
 	}
 	if len(missing) > 0 {
@@ -268,7 +260,7 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 	return missing, nil
 }
 
-// troubles are what keeps whole bridges from working, in words.
+// troubles describes what keeps whole bridges from working.
 func (s snapshot) troubles() (out []string) {
 	if s.pending() {
 		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has applied configuration %d of %d): is it running?",

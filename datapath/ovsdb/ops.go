@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
-// ourIDs are the keys of external_ids that are ours.
+// ourIDs returns Fairlead's keys of external_ids.
 func ourIDs(ids map[string]string) map[string]string {
 	ours := map[string]string{}
 	for k, v := range ids {
@@ -21,13 +21,13 @@ func ourIDs(ids map[string]string) map[string]string {
 	return ours
 }
 
-// setIDs replaces our keys in external_ids and keeps those of others.
+// setIDs replaces Fairlead's keys in external_ids and keeps all others.
 func (p *plan) setIDs(table, uuid string, have, want map[string]string) {
 	old := slices.Sorted(maps.Keys(ourIDs(have)))
 	p.mutate(table, uuid, ovsop.Delete("external_ids", ovsop.Set(old...)), ovsop.Add("external_ids", ovsop.Map(want)))
 }
 
-// seal asks ovs-vswitchd to confirm the transaction, if there is any.
+// seal has ovs-vswitchd confirm the transaction, if there is any.
 func (p *plan) seal(root openVSwitch) {
 	if len(p.ops) > 0 {
 		p.mutate("Open_vSwitch", root.UUID, ovsop.RaiseNextCfg())

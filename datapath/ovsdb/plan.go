@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
-// plan is a transaction in the making.
+// plan is a transaction being built.
 type plan struct {
 	ops     []ovsdb.Operation
 	changes []string // in words, for the log
@@ -21,10 +21,10 @@ func (p *plan) did(format string, args ...any) {
 	p.changes = append(p.changes, fmt.Sprintf(format, args...))
 }
 
-// protocols: 1.5 is ours, 1.0 and 1.3 are what people's tools speak.
+// protocols: 1.5 is Fairlead's, 1.0 and 1.3 are what other tools use.
 func protocols() []string { return []string{"OpenFlow10", "OpenFlow13", "OpenFlow15"} }
 
-// failMode secure: without our flows nothing is forwarded.
+// failMode secure: without Fairlead's flows nothing is forwarded.
 const failMode = "secure"
 
 // ensure plans what makes s contain d.
@@ -73,7 +73,7 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	return p, nil
 }
 
-// refuse says why d cannot be had without harm to somebody else.
+// refuse returns why d cannot be applied without changing what is not Fairlead's.
 func refuse(s snapshot, d Desired, wanted []wantPort) error {
 	if b, ok := s.bridges[d.Bridge]; ok && !isOurs(s, b) {
 		if foreign := observed(s, d.Bridge).Foreign; len(foreign) > 0 {
@@ -83,7 +83,7 @@ func refuse(s snapshot, d Desired, wanted []wantPort) error {
 	}
 	for _, w := range wanted {
 		h, b, ok := s.elsewhere(w.name, d.Bridge)
-		if !ok || w.mark == markPod || portIsOurs(h.port) { // nobody else has such a name, or it was ours: moved by hand
+		if !ok || w.mark == markPod || portIsOurs(h.port) { // a name only Fairlead uses, or moved manually
 			continue
 		}
 		return fmt.Errorf("%s is wanted on bridge %s but is on bridge %s: "+
@@ -93,7 +93,7 @@ func refuse(s snapshot, d Desired, wanted []wantPort) error {
 	return nil
 }
 
-// elsewhere finds a port on another bridge than the one called name.
+// elsewhere finds a port on a bridge other than the one called name.
 func (s snapshot) elsewhere(port, name string) (portIface, bridge, bool) {
 	for _, b := range s.bridges {
 		if b.Name == name {
@@ -106,11 +106,10 @@ func (s snapshot) elsewhere(port, name string) (portIface, bridge, bool) {
 	return portIface{}, bridge{}, false
 }
 
-// movePort plans to take a port from another bridge, and returns the reference
-// to it.
+// movePort plans to move a port from another bridge, and returns the reference to it.
 func (p *plan) movePort(h portIface, from bridge, w wantPort) (uuid string) {
 	p.removePorts(from, h.port.UUID)
-	p.did("%s %s taken from bridge %s", w.what, w.name, from.Name)
+	p.did("%s %s moved from bridge %s", w.what, w.name, from.Name)
 	p.updatePort(h, w)
 	return h.port.UUID
 }
@@ -142,7 +141,7 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 	if got := slices.Sorted(slices.Values(b.Protocols)); !slices.Equal(got, protocols()) {
 		row["protocols"] = ovsop.Set(protocols()...)
 	}
-	if len(b.Controller) > 0 { // its flows would mix with ours; setting it has removed ours
+	if len(b.Controller) > 0 { // its flows would mix with Fairlead's; setting it has removed those
 		row["controller"] = ovsop.Set()
 	}
 	if b.STP {
@@ -194,7 +193,7 @@ func (p *plan) insertRows(suffix string, w wantPort) (uuid string) {
 	return "port_" + suffix
 }
 
-// columns are the Interface's columns that w says something about, and of which have says something else.
+// columns returns the Interface columns that w sets and that differ in have.
 func (w wantPort) columns(have *iface) ovsdb.Row {
 	row := ovsdb.Row{}
 	if have.Type != w.ifaceType {
@@ -231,7 +230,7 @@ func (p *plan) updatePort(h portIface, w wantPort) {
 	}
 }
 
-// prune plans that our ports that d does not have go, and those in names.
+// prune plans the removal of Fairlead's ports that d does not have, and of those in names.
 func prune(s snapshot, d Desired, names []string) plan {
 	var p plan
 	b, ok := s.bridges[d.Bridge]
@@ -244,13 +243,13 @@ func prune(s snapshot, d Desired, names []string) plan {
 	if len(gone) > 0 {
 		p.removePorts(b, gone...)
 	}
-	if p.pruneZones(s, d); len(p.ops) > retired { // else there is nothing for ovs-vswitchd to do
+	if p.pruneZones(s, d); len(p.ops) > retired { // otherwise there is nothing for ovs-vswitchd to do
 		p.seal(s.root)
 	}
 	return p
 }
 
-// retire plans that ports of pods are retired, and returns the UUIDs of the others that go.
+// retire plans to retire pod ports, and returns the UUIDs of the other ports to remove.
 func (p *plan) retire(s snapshot, b bridge, d Desired, names []string) (gone []string) {
 	wanted := map[string]bool{}
 	for _, w := range d.ports() {
@@ -262,8 +261,7 @@ func (p *plan) retire(s snapshot, b bridge, d Desired, names []string) (gone []s
 			continue
 		}
 		if !named && mark == markPod {
-			// Without its record nobody can want it. It may be a running
-			// pod's all the same, as long as it has a device.
+			// Without its record it cannot be wanted. But as long as it has a device it may be a running pod's.
 			if h.record.err != nil && !h.iface.gone() {
 				continue
 			}
@@ -279,7 +277,7 @@ func (p *plan) retire(s snapshot, b bridge, d Desired, names []string) (gone []s
 	return gone
 }
 
-// removePorts plans to take ports from a bridge: ovsdb-server removes the rows, which nothing else refers to.
+// removePorts plans to remove ports from a bridge: ovsdb-server deletes the rows, which nothing else refers to.
 func (p *plan) removePorts(b bridge, uuids ...string) {
 	p.mutate("Bridge", b.UUID, ovsop.Delete("ports", ovsop.Refs(uuids...)))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// markKey is the key in external_ids whose value says what a row is to us.
+// markKey is the key in external_ids whose value says what Fairlead uses a row for.
 const markKey = "fairlead"
 
 // Values of markKey.
@@ -23,7 +23,7 @@ const (
 	markTunnel  = "tunnel"
 	markUplink  = "uplink"
 	markPod     = "pod"
-	markRetired = "retired" // a pod's before; there is no record with it
+	markRetired = "retired" // formerly a pod's; it has no record
 	markZone    = "conntrack"
 )
 
@@ -35,13 +35,13 @@ const (
 	macKey   = recordPrefix + "mac"
 	addrsKey = recordPrefix + "addresses" // with masks, separated by spaces
 
-	// These three are in the record of a bridged pod and of no other.
+	// These three are only in the record of a bridged pod.
 	vlanKey     = recordPrefix + "vlan"     // 0: untagged
 	poolsKey    = recordPrefix + "ippools"  // one for each address, separated by spaces
 	gatewaysKey = recordPrefix + "gateways" // separated by spaces
 )
 
-// fields ties the other keys of a record to the strings of an attachment.
+// fields maps the other keys of a record to the strings of an attachment.
 func fields(a *api.Attachment) map[string]*string {
 	return map[string]*string{
 		recordPrefix + "container-id":  &a.ContainerID,
@@ -56,7 +56,7 @@ func fields(a *api.Attachment) map[string]*string {
 	}
 }
 
-// encode is the mark and record of a pod's Port.
+// encode returns the mark and record of a pod's Port.
 func encode(a api.Attachment) map[string]string {
 	ids := map[string]string{markKey: markPod, macKey: a.MAC.String()}
 	for key, value := range fields(&a) {
@@ -78,23 +78,23 @@ func joined[T fmt.Stringer](list []T) string {
 	return strings.Join(text, " ")
 }
 
-// record is what the record of a pod's port says.
+// record is the decoded record of a pod port.
 type record struct {
 	row *port
 	pod api.Attachment
 	err error // why it can't be read
-	// exact says that external_ids are what encode makes of pod, and nothing else of ours.
+	// exact says that Fairlead's external_ids are exactly what encode returns for pod.
 	exact bool
 }
 
-// recordOf reads the record of a port, nil for one that has not the mark of a pod.
+// recordOf decodes the record of a port; nil if it is not marked as a pod's.
 func recordOf(p *port) *record {
 	if p.ExternalIDs[markKey] != markPod {
 		return nil
 	}
 	r := &record{row: p}
 	if r.pod, r.err = decode(p.Name, p.ExternalIDs); r.err == nil {
-		// Many read it: who appends to a list gets one of his own.
+		// It is shared: clip the lists so that append copies them.
 		r.pod.Addrs, r.pod.Pools = slices.Clip(r.pod.Addrs), slices.Clip(r.pod.Pools)
 		r.pod.Gateways = slices.Clip(r.pod.Gateways)
 		r.exact = maps.Equal(ourIDs(p.ExternalIDs), encode(r.pod)) && checkText(r.pod) == nil
@@ -102,12 +102,11 @@ func recordOf(p *port) *record {
 	return r
 }
 
-// says reports whether the record is that of a, to the letter.
+// says reports whether the record is exactly that of a.
 func (r *record) says(a api.Attachment) bool { return r != nil && r.exact && r.pod.Equal(a) }
 
-// decode reads the record of the port called name. It refuses a record that
-// lacks a key, that cannot be parsed, or that is of another port, as after a
-// copy by hand.
+// decode reads the record of the port called name. It refuses a record that lacks a key, that cannot be parsed, or that
+// is another port's, as after a manual copy.
 func decode(name string, ids map[string]string) (api.Attachment, error) {
 	var a api.Attachment
 	for key, value := range fields(&a) {
@@ -128,7 +127,7 @@ func decode(name string, ids map[string]string) (api.Attachment, error) {
 		return api.Attachment{}, fmt.Errorf("key %s: %w", macKey, err)
 	}
 	addrs, ok := ids[addrsKey]
-	if !ok { // a pod without an address has the key, too
+	if !ok { // a pod without an address has the key too
 		return api.Attachment{}, fmt.Errorf("key %s is missing", addrsKey)
 	}
 	for _, s := range strings.Fields(addrs) {
@@ -164,9 +163,8 @@ func decodeBridged(a *api.Attachment, ids map[string]string) error {
 	return nil
 }
 
-// checkText refuses what the database cannot hold (RFC 7047, 3.1: strings are
-// Unicode without the zero byte); sent all the same it would come back
-// different.
+// checkText rejects what the database cannot store (RFC 7047, 3.1: strings are Unicode without the zero byte); sent
+// nevertheless, it would be read back different.
 func checkText(a api.Attachment) error {
 	texts := fields(&a)
 	pools := strings.Join(a.Pools, " ")

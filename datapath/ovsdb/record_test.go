@@ -38,7 +38,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	for _, a := range []api.Attachment{attachment("a"), plain, odd, bridged("c"), untagged} {
 		got, err := decode(a.HostIf, encode(a))
 		if err != nil || !got.Equal(a) {
-			t.Errorf("%+v comes back as %+v, %v", a, got, err)
+			t.Errorf("%+v decodes to %+v, %v", a, got, err)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestCheckText(t *testing.T) {
 	a := bridged("a")
 	a.Pools[1] = "\xff"
 	if err := checkText(a); err == nil || !strings.Contains(err.Error(), "ippools of pod") {
-		t.Errorf("a pool's name that is no text: error %v", err)
+		t.Errorf("a pool name that is not text: error %v", err)
 	}
 	if err := checkText(attachment("a")); err != nil {
 		t.Error(err)
@@ -128,7 +128,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := decode(name, encode(got))
 		if err != nil || !again.Equal(got) {
-			t.Errorf("%+v comes back as %+v, %v", got, again, err)
+			t.Errorf("%+v decodes to %+v, %v", got, again, err)
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestDesiredRefuses(t *testing.T) {
 		d := desired("a")
 		c.change(&d)
 		if err := d.validate(d.ports(), nil); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: error %v, want one that says %q", name, err, c.says)
+			t.Errorf("%s: error %v, want one containing %q", name, err, c.says)
 		}
 	}
 }

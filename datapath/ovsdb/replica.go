@@ -8,18 +8,18 @@ import (
 	"github.com/ovn-org/libovsdb/model"
 )
 
-// replica reads the library's copy of the database. The library replaces a row by another one and never changes it:
-// what was made of rows serves as long as they are the same.
+// replica reads the library's copy of the database. The library replaces rows and never modifies them: what was derived
+// from rows stays valid as long as they are the same.
 type replica struct {
 	tables *cache.TableCache
 
 	mu   sync.Mutex
 	rows [8]map[string]model.Model // of each table, by UUID, as last read
 	last snapshot                  // what rows say
-	seen map[string]Observed       // what last says of a bridge, for those that were asked for
+	seen map[string]Observed       // derived from last, for each bridge requested
 }
 
-// read returns what the library has now.
+// read returns the library's current state.
 func (r *replica) read() snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *replica) read() snapshot {
 	return r.last
 }
 
-// observed is what s, which read has returned, says about the bridge called name.
+// observed returns what s, which read has returned, says about the bridge called name.
 func (r *replica) observed(s snapshot, name string) Observed {
 	r.mu.Lock()
 	defer r.mu.Unlock()

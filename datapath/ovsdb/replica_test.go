@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An agent looks at OVSDB a dozen times for each pod that comes. It reads a record once; what somebody changes by hand
-// is seen all the same.
+// An agent reads OVSDB a dozen times for each new pod. It decodes a record once; what is changed manually is seen
+// nevertheless.
 func TestReplica(t *testing.T) {
 	const pods = 100
 	o := ovstest.Start(t, ovstest.Options{})
@@ -40,7 +40,7 @@ func TestReplica(t *testing.T) {
 	o.Ctl("set", "Port", pod.HostIf, "external_ids:fairlead-pod-name="+pod.PodName, "external_ids:fairlead-stray=1")
 	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == pod.PodName }, "the name is back")
 	if !db.differs(t, d) {
-		t.Error("a record with a key too many counts as what is wanted")
+		t.Error("a record with an extra key counts as wanted")
 	}
 	ensureNow(t, db, d)
 	if db.differs(t, d) {

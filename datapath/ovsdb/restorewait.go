@@ -10,27 +10,25 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
-// restoreWaitKey in other_config of the Open_vSwitch row has ovs-vswitchd, when
-// it starts, leave the datapath's flows as they are and handle no new ones
-// until the key is gone (ovs-vswitchd.conf.db(5)). It holds for every bridge.
-// One that runs and has once seen it gone ignores it.
+// restoreWaitKey in other_config of the Open_vSwitch row makes ovs-vswitchd, when it starts, keep the datapath's flows
+// and handle no new ones until the key is removed (ovs-vswitchd.conf.db(5)). It applies to every bridge. Once a running
+// ovs-vswitchd has seen it absent, it ignores it.
 const restoreWaitKey = "flow-restore-wait"
 
-// restoreWaitOurs is the value that we set; everybody else writes "true".
-// Open vSwitch does not mind the case (smap_get_bool).
+// restoreWaitOurs is the value that Fairlead sets; all others write "true". Open vSwitch does not mind the case
+// (smap_get_bool).
 const restoreWaitOurs = "True"
 
-// restoredKey in external_ids of the Open_vSwitch row names the start of
-// ovs-vswitchd that was let go on last. The guard beside it reads that.
+// restoredKey in external_ids of the Open_vSwitch row names the start of ovs-vswitchd that was last released from its
+// wait. The guard beside ovs-vswitchd reads it.
 const restoredKey = "fairlead-restored"
 
-// RestoreWait says for whom ovs-vswitchd is to wait at its next start or, if it
-// has seen the key since it started, waits now.
+// RestoreWait says for whom ovs-vswitchd will wait at its next start or, if the key has been set ever since it started,
+// waits now.
 type RestoreWait struct {
-	// Set: it is to wait. Ours: for us, not for somebody else, such as
-	// "ovs-ctl restart" while it puts flows back.
+	// Set: it waits. Ours: for Fairlead, not for another program, such as "ovs-ctl restart" while it restores flows.
 	Set, Ours bool
-	// Restored is what HoldAtStart was called with last.
+	// Restored is the last argument of HoldAtStart.
 	Restored string
 }
 
@@ -39,8 +37,7 @@ func (o openVSwitch) restoreWait() RestoreWait {
 	return RestoreWait{Set: set, Ours: value == restoreWaitOurs, Restored: o.ExternalIDs[restoredKey]}
 }
 
-// ClearRestoreWait has ovs-vswitchd not wait, now and at its next start, and returns when
-// it has taken that.
+// ClearRestoreWait keeps ovs-vswitchd from waiting, now and at its next start, and returns when it has applied that.
 func (db *DB) ClearRestoreWait(ctx context.Context) error {
 	if err := db.onRoot(ctx, true, ovsop.Delete("other_config", ovsop.Set(restoreWaitKey))); err != nil {
 		return fmt.Errorf("removing other_config:%s: %w", restoreWaitKey, err)
@@ -48,9 +45,8 @@ func (db *DB) ClearRestoreWait(ctx context.Context) error {
 	return nil
 }
 
-// HoldAtStart has ovs-vswitchd wait for us at its next start. Call it only
-// after ClearRestoreWait: one that has not seen the key gone waits at once. restored names
-// the start of ovs-vswitchd that runs.
+// HoldAtStart makes ovs-vswitchd wait for Fairlead at its next start. Call it only after ClearRestoreWait: an
+// ovs-vswitchd that has not seen the key absent waits at once. restored names the current start of ovs-vswitchd.
 func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 	err := db.onRoot(ctx, false,
 		ovsop.Delete("other_config", ovsop.Set(restoreWaitKey)),
@@ -63,8 +59,7 @@ func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 	return nil
 }
 
-// onRoot changes the Open_vSwitch row and, if so asked, waits until
-// ovs-vswitchd has taken the change.
+// onRoot changes the Open_vSwitch row and, if wait is set, waits until ovs-vswitchd has applied the change.
 func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation) error {
 	ctx, cancel := limit(ctx)
 	defer cancel()
@@ -86,7 +81,7 @@ func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation
 	return db.awaitTaken(ctx, number)
 }
 
-// numbered commits p, and returns the number of the configuration that it makes.
+// numbered commits p, and returns the resulting configuration number (next_cfg).
 func (c *conn) numbered(ctx context.Context, p plan, root openVSwitch) (int, error) {
 	results, err := c.transact(ctx, append(p.ops, ovsop.Select("Open_vSwitch", ovsop.ByUUID(root.UUID), "next_cfg")))
 	if err != nil {
@@ -103,7 +98,7 @@ func (c *conn) numbered(ctx context.Context, p plan, root openVSwitch) (int, err
 	return int(n), nil
 }
 
-// awaitTaken waits until ovs-vswitchd has taken the configuration number.
+// awaitTaken waits until ovs-vswitchd has applied the configuration number.
 func (db *DB) awaitTaken(ctx context.Context, number int) error {
 	for {
 		next := db.next()
@@ -117,7 +112,7 @@ func (db *DB) awaitTaken(ctx context.Context, number int) error {
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return errors.New("ovs-vswitchd does not answer: it has not taken the change")
+			return errors.New("ovs-vswitchd does not answer: it has not applied the change")
 		}
 	}
 }

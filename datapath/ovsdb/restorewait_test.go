@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What is set is seen, whoever sets it. ClearRestoreWait returns when ovs-vswitchd has
-// taken it, and says so when it does not answer.
+// The key is seen, whatever program sets it. ClearRestoreWait returns when ovs-vswitchd has taken it, and says so when
+// it does not answer.
 func TestRestoreWait(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// atOnce is how many ports RemoveRetired takes away before it waits for ovs-vswitchd. Each holds up the userspace
-	// datapath, packets and flows, for 10 ms.
+	// atOnce is how many ports RemoveRetired removes before it waits for ovs-vswitchd. Each blocks the userspace datapath,
+	// packets and flows, for 10 ms.
 	atOnce = 4
-	// takenLimit is how long RemoveRetired waits for that.
+	// takenLimit is how long RemoveRetired waits for ovs-vswitchd.
 	takenLimit = 5 * time.Second
 )
 
-// RemoveRetired removes the ports of the bridge that Prune has retired, also one of another process, and returns their
-// names when ovs-vswitchd has let go of their devices. If that does not answer within 5 seconds the ports are removed
-// all the same, and the error says so.
+// RemoveRetired removes the bridge's ports that Prune has retired, in this or another process, and returns their names
+// when ovs-vswitchd has released their devices. If it does not answer within 5 seconds the ports are removed
+// nevertheless, and the error says so.
 func (db *DB) RemoveRetired(ctx context.Context, name string) (removed []string, err error) {
 	for {
 		ports, number, failed := db.removeSome(ctx, name, err == nil)
@@ -33,8 +33,8 @@ func (db *DB) RemoveRetired(ctx context.Context, name string) (removed []string,
 	}
 }
 
-// removeSome removes some of the retired ports, or all, and returns their names and the number of the configuration
-// without them.
+// removeSome removes some or all of the retired ports, and returns their names and the configuration number without
+// them.
 func (db *DB) removeSome(ctx context.Context, name string, some bool) (ports []string, number int, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A pod's port that is taken off is nobody's at once, with one operation of which ovs-vswitchd hears nothing. It keeps
-// its number until RemoveRetired, of whatever process, has removed it.
+// A removed pod's port loses its owner at once, with one operation that ovs-vswitchd does not notice. It keeps its
+// number until RemoveRetired, of whatever process, has removed it.
 func TestRetired(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -57,7 +57,7 @@ func TestRetired(t *testing.T) {
 	removeRetired(t, db, "br-other")
 }
 
-// The bridge is ours by a retired port, too.
+// A retired port, too, makes the bridge Fairlead's.
 func TestBridgeOfRetiredPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -70,7 +70,7 @@ func TestBridgeOfRetiredPort(t *testing.T) {
 	}
 }
 
-// Whoever wants the name of a retired port gets a port of his own, also while the other is being removed.
+// A new port may have the name of a retired one, even while that is being removed.
 func TestEnsureOfRetiredName(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -95,7 +95,7 @@ func TestEnsureOfRetiredName(t *testing.T) {
 	}
 }
 
-// While ovs-vswitchd is away the ports go from the database, and are not there when it comes back.
+// While ovs-vswitchd is down the ports are removed from the database, and do not exist when it returns.
 func TestRemoveRetiredWithoutVswitchd(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

@@ -1,9 +1,9 @@
 package ovsdb
 
-// snapshot is the database at one instant. It must not be changed: it shares
-// memory with the replica, and with who else reads that.
+// snapshot is the database at one instant. It must not be changed: it shares memory with the replica and its other
+// readers.
 type snapshot struct {
-	number  int // another one for each that a replica reads
+	number  int // unique for each that a replica reads
 	root    openVSwitch
 	bridges map[string]bridge // by name
 	ports   map[string]*port  // by UUID
@@ -17,14 +17,14 @@ type snapshot struct {
 	listed    map[string]map[string]portIface // what portsOf has listed, by UUID of the bridge; nil: it keeps nothing
 }
 
-// portIface is a port with its first interface; only bonds have more.
+// portIface is a port with its first interface; only bonds have several.
 type portIface struct {
 	*port
 	iface  *iface
 	record *record // of a port with the mark of a pod, else nil
 }
 
-// portsOf lists the ports of a bridge by name, of a snapshot that is not whole those that are.
+// portsOf returns the ports of a bridge by name; in an inconsistent snapshot only the complete ones.
 func (s snapshot) portsOf(b bridge) map[string]portIface {
 	if out, ok := s.listed[b.UUID]; ok {
 		return out
@@ -44,8 +44,8 @@ func (s snapshot) portsOf(b bridge) map[string]portIface {
 	return out
 }
 
-// whole reports that no reference leads nowhere. The library applies an update
-// table by table, so a reader may come in between.
+// whole reports that no reference is dangling. The library applies an update table by table, so a reader may see part
+// of it.
 func (s snapshot) whole() bool {
 	if s.root.UUID == "" {
 		return false
@@ -76,7 +76,7 @@ func (s snapshot) whole() bool {
 	return s.wholeZones()
 }
 
-// pending reports that ovs-vswitchd has not taken the last change.
+// pending reports that ovs-vswitchd has not applied the last change.
 func (s snapshot) pending() bool { return s.root.CurCfg < s.root.NextCfg }
 
 func (s snapshot) wholeZones() bool {

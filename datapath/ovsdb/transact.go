@@ -26,8 +26,8 @@ func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) ([]ovsdb.Ope
 	return results, nil
 }
 
-// within returns when f does or ctx ends. The library writes to the socket
-// without a deadline, so a stopped server could hold f for ever.
+// within returns when f does or ctx ends. The library writes to the socket without a deadline, so a stopped server
+// could block f forever.
 func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

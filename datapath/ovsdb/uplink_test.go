@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The uplink's port has its number, is mended when somebody changes it, and
-// goes when it is not wanted; its peer on the other bridge is not ours to touch.
+// The uplink port has its number, external changes to it are reverted, and it is removed when it is not wanted; its
+// peer on the other bridge is left alone.
 func TestUplink(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

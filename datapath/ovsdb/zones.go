@@ -10,25 +10,24 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
-// Zones are conntrack zones of the datapath, and how long connections stay in them (ovs-vswitchd.conf.db(5),
-// CT_Timeout_Policy).
+// Zones are conntrack zones of the datapath, with their timeouts (ovs-vswitchd.conf.db(5), CT_Timeout_Policy).
 type Zones struct {
 	Numbers []uint16
-	// Timeouts are in seconds, by names such as "tcp_time_wait". What has none is the datapath's own choice.
+	// Timeouts are in seconds, by names such as "tcp_time_wait". Those not set are the datapath's defaults.
 	Timeouts map[string]int
-	// Start identifies the start of ovs-vswitchd that has to know them (vswitchd.StartID); empty if that is not known.
+	// Start identifies the start of ovs-vswitchd that must have them (vswitchd.StartID); empty if unknown.
 	Start string
 }
 
-// policyStart is the key of a policy's external_ids with the start of ovs-vswitchd that knows it.
+// policyStart is the key of a policy's external_ids with the start of ovs-vswitchd that has it.
 const policyStart = recordPrefix + "start"
 
-// updateZones plans the timeouts of zones. A zone that somebody else has given timeouts keeps them.
+// updateZones plans the timeouts of zones. A zone whose timeouts are not Fairlead's keeps them.
 //
-// Open vSwitch 3.5.0 knows the timeouts that a zone gets, and not those that it has when ovs-vswitchd first sees it,
-// also at its start. So a zone comes without, and gets them when ovs-vswitchd has taken it; after each start they are
-// taken off first. With the last bridge of a datapath ovs-vswitchd forgets its zones: they are removed, and go ahead of
-// the bridge that is added.
+// Open vSwitch 3.5.0 applies timeouts that are set on an existing zone, but not those that a zone has when ovs-vswitchd
+// first sees it, also at its start. So a zone is created without, and gets them when ovs-vswitchd has applied it; after
+// each start they are removed first. With the last bridge of a datapath ovs-vswitchd forgets its zones: they are
+// removed, before the bridge is added.
 func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 	kind := datapathType(d.DatapathType)
 	uuid, there := s.root.Datapaths[kind]
@@ -44,7 +43,7 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 		switch {
 		case ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones)):
 		case ok && zone.TimeoutPolicy != nil:
-			p.did("timeouts of conntrack zone %d taken off, to be set again", number)
+			p.did("timeouts of conntrack zone %d removed, to be set again", number)
 			p.update("CT_Zone", zone.UUID, ovsdb.Row{"timeout_policy": ovsop.Refs()})
 		case s.pending():
 		case ok:
@@ -70,7 +69,7 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 	}
 }
 
-// setTimeouts plans that zones get a policy, a new one if there is none.
+// setTimeouts plans to set the policy of zones, a new one if there is none.
 func (p *plan) setTimeouts(zones map[int]ctZone, policy string, want Zones) {
 	if len(zones) > 0 && policy == "" {
 		policy = "timeouts"
@@ -87,7 +86,7 @@ func (p *plan) setTimeouts(zones map[int]ctZone, policy string, want Zones) {
 	}
 }
 
-// pruneZones plans that zones of ours that d does not have keep no timeouts.
+// pruneZones plans to remove the timeouts of Fairlead's zones that d does not have.
 func (p *plan) pruneZones(s snapshot, d Desired) {
 	dp := s.datapaths[s.root.Datapaths[datapathType(d.DatapathType)]]
 	p.removeZones(dp, slices.DeleteFunc(s.ourZones(dp), func(number int) bool {
@@ -95,7 +94,7 @@ func (p *plan) pruneZones(s snapshot, d Desired) {
 	}))
 }
 
-// removeZones plans to take zones out of a datapath: ovsdb-server removes their rows, which nothing else refers to.
+// removeZones plans to remove zones from a datapath: ovsdb-server deletes their rows, which nothing else refers to.
 func (p *plan) removeZones(dp datapath, numbers []int) {
 	var keys ovsdb.OvsSet
 	for _, number := range numbers {
@@ -107,14 +106,14 @@ func (p *plan) removeZones(dp datapath, numbers []int) {
 	}
 }
 
-// ourZones are the numbers of the zones with our mark, in order.
+// ourZones returns the numbers of the zones with Fairlead's mark, sorted.
 func (s snapshot) ourZones(dp datapath) []int {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(dp.CTZones)), func(number int) bool {
 		return s.zones[dp.CTZones[number]].ExternalIDs[markKey] != markZone
 	})
 }
 
-// policyOf is the policy of a zone of ours that is as wanted, or empty.
+// policyOf returns the policy of a zone of Fairlead's that is as wanted, or empty.
 func (s snapshot) policyOf(dp datapath, want Zones) string {
 	for _, number := range s.ourZones(dp) {
 		if zone := s.zones[dp.CTZones[number]]; s.keeps(zone, want) {
@@ -124,7 +123,7 @@ func (s snapshot) policyOf(dp datapath, want Zones) string {
 	return ""
 }
 
-// keeps reports whether a zone's connections have the timeouts that are wanted.
+// keeps reports whether a zone has the wanted timeouts.
 func (s snapshot) keeps(zone ctZone, want Zones) bool {
 	if zone.TimeoutPolicy == nil {
 		return false

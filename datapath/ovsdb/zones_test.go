@@ -47,7 +47,7 @@ func timeouts(o *ovstest.OVS, zone string) string {
 }
 
 // Connections of a zone get its timeouts, of all that are wanted and of no other, at the start, and again after the
-// bridge was removed by hand, and after a restart of ovs-vswitchd.
+// bridge was removed manually, and after a restart of ovs-vswitchd.
 func TestZones(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -86,7 +86,7 @@ func TestZones(t *testing.T) {
 	taken()
 }
 
-// Timeouts of zones that somebody else has given them stay, and external changes of ours are reverted.
+// Zone timeouts that are not Fairlead's stay, and external changes to Fairlead's are reverted.
 func TestZonesOfOthers(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -124,7 +124,7 @@ func TestZonesOfOthers(t *testing.T) {
 	}
 	settle(t, db, desired("a"))
 	if got := list(); got != theirs {
-		t.Errorf("without zones of ours: %s", got)
+		t.Errorf("without Fairlead's zones: %s", got)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestRootBridgedPod(t *testing.T) {
 	for _, a := range []string{"192.0.2.50/24", "2001:db8::50/64"} {
 		pod.IP("addr add " + a + " dev eth0" + nodad(a))
 	}
-	// The bridge answers pods; here nobody does.
+	// The bridge answers pods; here nothing does.
 	pod.IP("neigh replace 192.0.2.1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
 	pod.IP("neigh replace 2001:db8::1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
 	pings := func(wait string) (failed []string) {
@@ -41,7 +41,7 @@ func TestRootBridgedPod(t *testing.T) {
 		return failed
 	}
 	if failed := pings("1"); len(failed) != 4 {
-		t.Fatalf("only %v are not reached without our routes: the test is worth nothing", failed)
+		t.Fatalf("only %v are not reached without our routes: the test is meaningless", failed)
 	}
 	d := bridged(mac)
 	if c := mustApply(t, node, d); c != (Changes{Added: 2, Neighbours: 2}) {
@@ -83,7 +83,7 @@ func nodad(addr string) string {
 	return ""
 }
 
-// A route's own MTU is set, and mended.
+// A route's own MTU is set, and restored after a change.
 func TestRootMTU(t *testing.T) {
 	node, _ := fabric(t)
 	d := routes("10.0.2.0/24", "fd00:2::/64")

@@ -15,14 +15,14 @@ import (
 
 type verb int
 
-// In the order of doing.
+// In the order of execution.
 const (
 	add verb = iota
 	replace
 	remove
 )
 
-// op is one change of the kernel's table.
+// op is one change to the kernel's table.
 type op struct {
 	verb  verb
 	route netlink.Route
@@ -30,8 +30,8 @@ type op struct {
 
 func (o op) dst() netip.Prefix { return netaddr.Prefix(o.route.Dst) }
 
-// diff says what turns have into want, in a fixed order: add, replace, remove.
-// Destinations that others have a route to are left as they are.
+// diff returns what turns have into want, in a fixed order: add, replace, remove. Destinations to which others have a
+// route are left alone.
 func diff(want, have table, others taken) []op {
 	var ops []op
 	for k, w := range want {
@@ -59,17 +59,17 @@ func diff(want, have table, others taken) []op {
 	return ops
 }
 
-// same compares the attributes that we set; the kernel adds others, such as
-// "linkdown". A route with several next hops has no Gw.
+// same compares the attributes that Fairlead sets; the kernel adds others, such as "linkdown". A route with several
+// next hops has no Gw.
 func same(a, b netlink.Route) bool {
 	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) && a.MTU == b.MTU &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 
-// outcome counts o in c, or says what was not done, given the kernel's error.
+// outcome counts o in c, or returns what failed, given the kernel's error.
 func (o op) outcome(err error, c *Changes) error {
 	if o.verb == remove && errors.Is(err, unix.ESRCH) {
-		err = nil // went by itself
+		err = nil // already removed
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", [...]string{"adding", "replacing", "removing"}[o.verb], o.dst(), err)
@@ -78,7 +78,7 @@ func (o op) outcome(err error, c *Changes) error {
 	return nil
 }
 
-// describe is a foreign route in words, for an error message.
+// describe formats a foreign route for an error message.
 func describe(h *netlink.Handle, r netlink.Route) string {
 	dev := fmt.Sprintf("interface %d", r.LinkIndex)
 	if l, err := h.LinkByIndex(r.LinkIndex); err == nil {

@@ -122,7 +122,7 @@ func TestWantedRefuses(t *testing.T) {
 	}
 }
 
-// The first five failures are told, and of more their number.
+// The first five failures are reported, and the number of the others.
 func TestFailures(t *testing.T) {
 	var f failures
 	f.add(netip.Prefix{}, nil)

@@ -11,15 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// EnableForwarding has the kernel forward packets of the given families and
-// returns what it changed, in words. It never switches forwarding off: others
-// may rely on it.
+// EnableForwarding enables forwarding for the given families and returns a description of what it changed. It never
+// disables forwarding: others may rely on it.
 //
-// A kernel that starts to forward IPv6 forgets the default routes it learned
-// from router advertisements and heeds no further ones, on every interface
-// whose accept_ra is 1 (Documentation/networking/ip-sysctl.rst): the node
-// would be lost. Such interfaces get accept_ra 2 before, and NICs that come
-// later as soon as this is called again.
+// When IPv6 forwarding is enabled, the kernel drops the default routes it learned from router advertisements and
+// ignores further ones, on every interface with accept_ra 1 (Documentation/networking/ip-sysctl.rst): the node would be
+// unreachable. Such interfaces get accept_ra 2 before, and NICs added later when this is called again.
 func EnableForwarding(ipv4, ipv6 bool) (changes []string, err error) {
 	if ipv4 {
 		changed, err := kernel.SetSysctl("1", "ipv4", "ip_forward")
@@ -60,14 +57,14 @@ func enableForwarding6() (changes []string, err error) {
 			continue
 		}
 		changed, err := keepRouterAdvertisements(i.Name(), "0")
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // a pod's veth may just have gone
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // a pod's veth may just have been deleted
 			return changes, err
 		}
 		if changed {
 			changes = append(changes, i.Name()+" accept_ra 2")
 		}
 	}
-	// Of no effect but to tell later that it was Fairlead who switched forwarding on.
+	// Has no effect except to record that Fairlead enabled forwarding.
 	if _, err := kernel.SetSysctl("2", "ipv6", "conf", "all", "accept_ra"); err != nil {
 		return changes, err
 	}
@@ -77,9 +74,9 @@ func enableForwarding6() (changes []string, err error) {
 	return append(changes, "IPv6 forwarding on"), nil
 }
 
-// keepLaterNICs does for NICs that came after forwarding was switched on what was done for the others then. A node that
-// forwarded before has other ways to its routes. Interfaces of pods and containers are no NICs: what they advertise has
-// never counted.
+// keepLaterNICs sets accept_ra on NICs that were added after Fairlead enabled forwarding. A node that forwarded before
+// gets its routes another way. Interfaces of pods and containers are not NICs: their advertisements were never
+// accepted.
 func keepLaterNICs() (changes []string, err error) {
 	ours, err := kernel.Sysctl("ipv6", "conf", "all", "accept_ra")
 	if err != nil || ours != "2" {
@@ -95,7 +92,7 @@ func keepLaterNICs() (changes []string, err error) {
 		}
 		name := l.Attrs().Name
 		changed, err := keepRouterAdvertisements(name, "1")
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // without IPv6, or just gone
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // without IPv6, or just deleted
 			return changes, err
 		}
 		if changed {
@@ -105,8 +102,8 @@ func keepLaterNICs() (changes []string, err error) {
 	return changes, nil
 }
 
-// keepRouterAdvertisements sets accept_ra to 2 on an interface that has it 1 and the given forwarding: 0 where
-// advertisements count now, 1 where they would but for forwarding.
+// keepRouterAdvertisements sets accept_ra to 2 on an interface that has accept_ra 1 and the given forwarding: 0 where
+// advertisements are accepted now, 1 where they would be without forwarding.
 func keepRouterAdvertisements(ifName, forwarding string) (changed bool, err error) {
 	accept, err := kernel.Sysctl("ipv6", "conf", ifName, "accept_ra")
 	if err != nil || accept != "1" {

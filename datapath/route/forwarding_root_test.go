@@ -114,7 +114,7 @@ func TestRootForwardingTouchesNoOtherInterface(t *testing.T) {
 
 const noVLANs = "only the kernel in which that is tested is sure to have VLAN interfaces"
 
-// later gives the node a NIC, eth0.10, and an interface that is none, and has it look again.
+// later adds a NIC to the node, eth0.10, and an interface that is not a NIC, and calls EnableForwarding again.
 func later(t *testing.T, node, router *nstest.NS) (changes []string) {
 	t.Helper()
 	node.Must(func() error { _, err := EnableForwarding(false, true); return err })

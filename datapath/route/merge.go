@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// merged is a route and those that it stands for.
+// merged is a route and those that it replaces.
 type merged struct {
 	Route
 	of []Route // one or more
 }
 
-// merge returns, in place of the routes to the virtual next hop, the fewest that lead the same destinations there, and
-// d.Own besides, to which longer prefixes lead. At every change of any interface ovs-vswitchd reads the whole table,
-// which takes it some 13 ms for 1,000 routes, and does nothing else meanwhile.
+// merge replaces the routes to the virtual next hop with the fewest that cover the same destinations. These may also
+// cover d.Own, which has longer prefixes. On every interface change ovs-vswitchd reads the whole table, which blocks it
+// for some 13 ms per 1,000 routes.
 func (d Desired) merge() []merged {
 	type kind struct {
 		is4 bool
@@ -24,7 +24,7 @@ func (d Desired) merge() []merged {
 	alike := map[kind][]Route{}
 	for _, r := range d.Routes {
 		if !r.Tunnelled() {
-			out = append(out, merged{r, []Route{r}}) // as it is
+			out = append(out, merged{r, []Route{r}}) // unchanged
 			continue
 		}
 		k := kind{r.Dst.Addr().Is4(), r.Src, r.MTU}
@@ -53,17 +53,17 @@ func (d Desired) merge() []merged {
 	return out
 }
 
-// coverOf is the one of sorted prefixes, none of which overlap, that holds p.
+// coverOf returns the one of sorted, non-overlapping prefixes that contains p.
 func coverOf(p netip.Prefix, sorted []netip.Prefix) netip.Prefix {
 	i, found := slices.BinarySearchFunc(sorted, p.Masked(), netip.Prefix.Compare)
 	if !found {
-		i-- // it sorts before all that it holds, and after all before it
+		i-- // a prefix sorts before all that it contains
 	}
 	return sorted[i]
 }
 
-// unmerged are the routes to make beside those that others have: where another's leads to a part of what a merged one
-// covers, it would take peers along that it never was in the way of.
+// unmerged splits merged routes that cover a destination to which others have a route: otherwise that conflict would
+// also affect peers that it does not concern.
 func unmerged(all []merged, others taken) (out []Route) {
 	for _, m := range all {
 		if m.Dst != m.of[0].Dst.Masked() && others.within(m.Dst) {

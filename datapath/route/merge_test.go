@@ -51,7 +51,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// Where somebody else has a route to what a merged one covers, or to a part of it, each peer has its own, also one that
+// If another program has a route to what a merged one covers, or to a part of it, each peer has its own, also one that
 // shares with the own range alone.
 func TestUnmerged(t *testing.T) {
 	for _, c := range []struct{ peers, others, want string }{

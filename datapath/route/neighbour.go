@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// neighboursOf are the permanent entries on the gateway that routes need: the
-// virtual next hop of each family that has one by way of it, and bridged pods.
+// neighboursOf returns the permanent entries on the gateway that routes need: the virtual next hop of each family with
+// routes through it, and bridged pods.
 func neighboursOf(d Desired) map[netip.Addr]api.MAC {
 	want := map[netip.Addr]api.MAC{}
 	for _, r := range d.Routes {
@@ -27,8 +27,7 @@ func neighboursOf(d Desired) map[netip.Addr]api.MAC {
 	return want
 }
 
-// applyNeighbours sets the permanent entries missing on link, removes all
-// others, and returns how many it changed.
+// applyNeighbours sets the permanent entries missing on link, removes all others, and returns the number of changes.
 func applyNeighbours(h *netlink.Handle, link netlink.Link, missing map[netip.Addr]api.MAC) (changed int, err error) {
 	index := link.Attrs().Index
 	have, err := kernel.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, netlink.FAMILY_ALL) })

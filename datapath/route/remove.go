@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// RemoveAll removes all our routes and returns how many there were; with dryRun it only counts them. Our neighbours go
-// with the gateway.
+// RemoveAll removes all of Fairlead's routes and returns how many there were; with dryRun it only counts them. The
+// neighbour entries are deleted with the gateway.
 func RemoveAll(dryRun bool) (int, error) {
 	routes, err := kernel.Dump(ours)
 	if err != nil {

@@ -16,13 +16,11 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// Protocol is the routing protocol number of our routes (rtnetlink(7),
-// rtm_protocol). 0x66 is 102, "f"; linux/rtnetlink.h and iproute2's
-// rt_protos.d give it to nobody.
+// Protocol is the routing protocol number of Fairlead's routes (rtnetlink(7), rtm_protocol). 0x66 is 102, "f"; it is
+// not assigned in linux/rtnetlink.h or iproute2's rt_protos.d.
 const Protocol netlink.RouteProtocol = 0x66
 
-// VirtualMAC is the Ethernet address of the virtual next hop: frames that the
-// host sends to other nodes' pods carry it as destination.
+// VirtualMAC is the MAC of the virtual next hop: the destination of frames that the host sends to other nodes' pods.
 func VirtualMAC() api.MAC { return api.MAC{0x02, 'f', 'l', 0, 0, 0xfe} }
 
 // NextHop4 is the virtual next hop of IPv4 routes. It is link-local (RFC 3927)
@@ -39,22 +37,20 @@ type Route struct {
 	// Via is the other node's address, in a subnet of the transport interface.
 	// The zero Addr is the virtual next hop behind the gateway.
 	Via netip.Addr
-	// MAC is that of the bridged pod whose address Dst is: it is on link behind
-	// the gateway. Zero for other nodes.
+	// MAC is the MAC of the bridged pod with address Dst, which is on link behind the gateway. Zero for other nodes.
 	MAC api.MAC
-	// Src is the address that the host's own packets to Dst carry, one of the
-	// node's. The zero Addr leaves it to the kernel.
+	// Src is the source of the host's own packets to Dst, one of the node's addresses. The zero Addr leaves it to the
+	// kernel.
 	Src netip.Addr
-	// MTU is that of the way to Dst, in bytes. 0 is the interface's.
+	// MTU is the path MTU to Dst, in bytes. 0 is the interface's.
 	MTU int
 }
 
-// Tunnelled reports whether the way is by the virtual next hop, behind which is the tunnel.
+// Tunnelled reports whether the route leads to the virtual next hop, behind which is the tunnel.
 func (r Route) Tunnelled() bool { return !r.Via.IsValid() && r.MAC == (api.MAC{}) }
 
-// Desired are all routes that shall be there. Link is the gateway's name,
-// Transport that of the interface for routes with Via. Own are the node's own
-// podCIDRs, which lead to the gateway by themselves.
+// Desired are all wanted routes. Link is the gateway's name, Transport that of the interface for routes with Via. Own
+// are the node's own podCIDRs, to which the kernel has routes through the gateway.
 type Desired struct {
 	Link, Transport string
 	Routes          []Route
@@ -64,15 +60,13 @@ type Desired struct {
 // Changes counts what Apply did.
 type Changes struct {
 	Added, Replaced, Removed int
-	// Neighbours were set or removed.
+	// Neighbours counts entries set or removed.
 	Neighbours int
 }
 
-// Apply makes the routes d, adding before it removes; one route may stand for
-// those of many peers. A destination to which
-// somebody else has a route is left out and named in the error, the others are
-// done all the same; Changes says what was done in either case. What is not done
-// when ctx ends is left.
+// Apply reconciles the routes with d, adding before it removes; one route may cover those of many peers. A destination
+// to which another program has a route is left out and named in the error, the others are applied nevertheless; Changes
+// says what was done in either case. It stops when ctx ends.
 func Apply(ctx context.Context, d Desired) (Changes, error) {
 	c, err := apply(ctx, d)
 	if err != nil {
@@ -99,7 +93,7 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 	if err := d.check(); err != nil {
 		return c, err
 	}
-	// A route whose next hop has no neighbour entry loses packets: that first.
+	// Neighbours first: a route whose next hop has no neighbour entry loses packets.
 	if c.Neighbours, err = applyNeighbours(h, link, neighboursOf(d)); err != nil {
 		return c, err
 	}
@@ -115,15 +109,15 @@ func apply(ctx context.Context, d Desired) (Changes, error) {
 	}
 	for dst, r := range foreign {
 		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
-			continue // in nobody's way
+			continue // no conflict
 		}
 		failed.add(dst, fmt.Errorf("%s already has a route that Fairlead did not create (%s); remove it, or change the pods' addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
 }
 
-// change makes changes, and counts them in c. What was to be removed stays, or comes back at once, where what was to
-// take its place is not there.
+// change applies changes, and counts them in c. A route to be removed stays, or is restored at once, if its replacement
+// could not be added.
 func change(ctx context.Context, ops []op, c *Changes) (failed failures, err error) {
 	if len(ops) == 0 {
 		return failed, nil
@@ -154,7 +148,7 @@ func change(ctx context.Context, ops []op, c *Changes) (failed failures, err err
 	return failed, nil
 }
 
-// transportIndex is 0 where no route needs the interface.
+// transportIndex returns 0 if no route needs the interface.
 func transportIndex(h *netlink.Handle, d Desired) (int, error) {
 	if !slices.ContainsFunc(d.Routes, func(r Route) bool { return r.Via.IsValid() }) {
 		return 0, nil
@@ -166,13 +160,13 @@ func transportIndex(h *netlink.Handle, d Desired) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// key is what the kernel tells routes of one table apart by.
+// key is what distinguishes routes of one table for the kernel.
 type key struct {
 	dst    netip.Prefix
 	metric int
 }
 
-// table is a set of routes as the kernel knows them.
+// table is a set of routes by the kernel's key.
 type table map[key]netlink.Route
 
 // taken are routes of others to destinations that we want.
@@ -207,7 +201,7 @@ func (d Desired) check() error {
 	return nil
 }
 
-// wanted turns routes into netlink's form, given the indexes of their interfaces.
+// wanted converts routes to netlink's form, given their interface indexes.
 func wanted(routes []Route, gateway, transport int) table {
 	want := table{}
 	for _, r := range routes {
@@ -223,7 +217,7 @@ func wanted(routes []Route, gateway, transport int) table {
 			nr.LinkIndex, nr.Scope = gateway, netlink.SCOPE_LINK
 		case !r.Via.IsValid():
 			nr.LinkIndex, nr.Gw = gateway, virtualNextHop(r.Dst).AsSlice()
-			if r.Dst.Addr().Is4() { // a link-local IPv6 next hop is on link as it is
+			if r.Dst.Addr().Is4() { // a link-local IPv6 next hop is on link anyway
 				nr.Flags = int(netlink.FLAG_ONLINK)
 			}
 		}
@@ -232,7 +226,7 @@ func wanted(routes []Route, gateway, transport int) table {
 	return want
 }
 
-// virtualNextHop is that of dst's family.
+// virtualNextHop returns the virtual next hop of dst's family.
 func virtualNextHop(dst netip.Prefix) netip.Addr {
 	if dst.Addr().Is4() {
 		return NextHop4()
@@ -240,7 +234,7 @@ func virtualNextHop(dst netip.Prefix) netip.Addr {
 	return NextHop6()
 }
 
-// observe reads our routes, and the routes of others to what we want or to a part of it, but for those to own.
+// observe reads Fairlead's routes, and the routes of others to wanted destinations or parts of them, except to own.
 func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, foreign taken, err error) {
 	wantedDst := map[netip.Prefix]bool{}
 	for _, m := range want {
@@ -267,7 +261,7 @@ func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, 
 	return have, foreign, nil
 }
 
-// Missing reports whether none of our routes leads to one of dsts.
+// Missing reports whether one of dsts is not covered by Fairlead's routes.
 func Missing(dsts []netip.Prefix) (bool, error) {
 	if len(dsts) == 0 {
 		return false, nil
@@ -283,12 +277,12 @@ func Missing(dsts []netip.Prefix) (bool, error) {
 	return slices.ContainsFunc(dsts, func(p netip.Prefix) bool { return !covered(p.Masked(), led) }), nil
 }
 
-// ours are our routes, as the kernel has them.
+// ours returns Fairlead's routes, as the kernel has them.
 func ours() ([]netlink.Route, error) {
 	return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
 }
 
-// covered reports whether a prefix holds dst.
+// covered reports whether a prefix contains dst.
 func covered(dst netip.Prefix, prefixes map[netip.Prefix]bool) bool {
 	for bits := dst.Bits(); bits >= 0; bits-- {
 		if p, err := dst.Addr().Prefix(bits); err == nil && prefixes[p] {
@@ -308,8 +302,7 @@ func (t taken) within(p netip.Prefix) bool {
 	return false
 }
 
-// failures joins errors without letting a thousand alike make an unreadable
-// one.
+// failures joins errors, but shows only the first few of a thousand alike.
 type failures struct {
 	list []error
 	dsts []netip.Prefix
@@ -321,7 +314,7 @@ func (f *failures) add(dst netip.Prefix, err error) {
 	}
 }
 
-// overlap reports whether one of what failed has to do with dst.
+// overlap reports whether a failed destination overlaps dst.
 func (f *failures) overlap(dst netip.Prefix) bool { return slices.ContainsFunc(f.dsts, dst.Overlaps) }
 
 func (f *failures) err() error {

@@ -69,7 +69,8 @@ func TestRootPacketsReachPeers(t *testing.T) {
 }
 
 // A direct route leads over the transport interface to the peer's own address, with the node's address there as
-// source, and needs no neighbour entry of ours. Changing from one way to the other leaves nothing of the first.
+// source, and needs no neighbour entry of Fairlead's. Changing from one path type to the other leaves nothing of the
+// first.
 func TestRootDirectRoutes(t *testing.T) {
 	node, peer := fabric(t)
 	nstest.Veth(node, "eth0", peer, "e0")
@@ -154,7 +155,7 @@ func TestRootDrift(t *testing.T) {
 			t.Errorf("after %q Apply says %+v, want %+v", c.drift, got, c.want)
 		}
 	}
-	// Down and up takes all of it away.
+	// Setting the link down and up removes all of it.
 	node.IP("link set gw0 down")
 	node.IP("link set gw0 up")
 	node.IP("addr replace fd00:1::1/64 dev gw0 nodad")
@@ -198,7 +199,7 @@ func TestRootForeignRoutes(t *testing.T) {
 	}
 }
 
-// A route of somebody else's that lies in a merged one, or is it, gets no peer out of the way.
+// Another program's route inside a merged one, or equal to it, affects no other peer.
 func TestRootForeignRouteAmongPeers(t *testing.T) {
 	node, _ := fabric(t)
 	d := routes("10.0.0.0/24", "10.0.2.0/24", "10.0.3.0/24")

@@ -62,7 +62,7 @@ func (f *fixture) neighboursStay() {
 	f.reached()
 }
 
-// The check is asked until it succeeds, and a process that is told to end before leaves the attach to the next.
+// The check is repeated until it succeeds, and a process that is stopped before leaves the attach to the next.
 func TestRootCheckIsAskedAgain(t *testing.T) {
 	f := setup(t, simple)
 	u, p := f.open(), f.plan()
@@ -87,7 +87,7 @@ func TestRootCheckIsAskedAgain(t *testing.T) {
 	}
 }
 
-// Each attach through which nobody answered is counted, and puts the next one off.
+// Each attach without an answer from the network is counted, and postpones the next one.
 func TestRootTriesAreCounted(t *testing.T) {
 	f := setup(t, simple)
 	u, p := f.open(), f.plan()
@@ -122,7 +122,7 @@ func TestRootJournalIsAhead(t *testing.T) {
 			t.Errorf("%s, and the journal says %s, %s", what, j.Phase, j.Step)
 		}
 		if _, err := os.Stat("/proc/thread-self/net/dev_snmp6/" + BridgeName); what == "journal begin" && err == nil {
-			t.Error("br-uplink is there before the journal")
+			t.Error("br-uplink exists before the journal")
 		}
 	}
 	f.node.Must(func() error { return u.Attach(context.Background(), f.plan()) })
@@ -209,7 +209,7 @@ func TestRootOneAtATime(t *testing.T) {
 	same(t, "restored by a process that was there before", before, f.state())
 }
 
-// What somebody changes of an attached uplink is put back; the NIC's MTU is followed.
+// External changes to an attached uplink are reverted; the NIC's MTU is followed.
 func TestRootMend(t *testing.T) {
 	f := setup(t, rich)
 	f.nextAgent()
@@ -237,8 +237,8 @@ func TestRootMend(t *testing.T) {
 	}
 }
 
-// A route to the pods of another node moves with the NIC's addresses, and is nothing that is put back: another package
-// removes it when that node is gone.
+// A route to the pods of another node moves with the NIC's addresses, and is not restored: another package removes it
+// when that node is gone.
 func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
 	f := setup(t, rich)
 	route := func() string { return strings.TrimSpace(f.node.IP("route show 10.88.1.0/24")) }
@@ -257,7 +257,7 @@ func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
 		return err
 	})
 	if now := route(); now != "" {
-		t.Errorf("it was put back: %s", now)
+		t.Errorf("it was restored: %s", now)
 	}
 	if err := f.restore(); err != nil {
 		t.Fatal(err, f.describe())
@@ -358,7 +358,7 @@ neigh add 192.0.2.99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent
 neigh add proxy 192.0.2.98 dev eth0
 -6 neigh add fd00::99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent`
 
-// steady is what of rich does not expire: that goes with its interface, and is made again by who made it.
+// steady is what of rich does not expire: what expires is lost with its interface, and recreated by its origin.
 func steady() string {
 	return regexp.MustCompile(`\n.* (expires|valid_lft) .*`).ReplaceAllString(rich, "")
 }

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// letLimit is how long ovs-vswitchd may take to let go of a device by itself, before it is taken from it.
+	// letLimit is how long ovs-vswitchd may take to release a device, before it is removed by force.
 	letLimit = 2 * time.Second
 	// routerLimit is how long a router may take to answer a solicitation: 0.5 s (RFC 4861, 6.2.6), or 3 s after its last
 	// advertisement.
 	routerLimit = 4 * time.Second
 )
 
-// undo carries out the undoing of a step.
+// undo reverts a step.
 func (u *Uplink) undo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -39,7 +39,7 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 		if err := with(u.nic, u.routesToNIC); err != nil {
 			return err
 		}
-		// At once: the answers to what leaves through the NIC now still arrive on br-uplink.
+		// At once: replies to what now leaves through the NIC still arrive on br-uplink.
 		return u.freeNIC(ctx)
 	case stepPort:
 		return u.freeNIC(ctx)
@@ -55,9 +55,9 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	return fmt.Errorf("unknown step %q", name)
 }
 
-// addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
-// whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink. Without
-// IPv6, those of IPv4 come all the same.
+// addressesToNIC restores the NIC's addresses, while br-uplink still has them. IPv6 addresses are added without
+// duplicate address detection, which would take a second, and without routes, which must still lead to br-uplink.
+// Without IPv6, IPv4 addresses are restored nevertheless.
 func (u *Uplink) addressesToNIC(nic netlink.Link) error {
 	if err := u.upNIC(nic); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (u *Uplink) addressesToNIC(nic netlink.Link) error {
 	return errors.Join(ipv6Err, hoststate.PutAddresses(want, have))
 }
 
-// ipv6ToNIC has the NIC take IPv6 addresses, if it did, but make none.
+// ipv6ToNIC enables IPv6 on the NIC, if it had IPv6, but without generating addresses.
 func (u *Uplink) ipv6ToNIC(name string) error {
 	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
 	if !kernel.HasIPv6() || disabled == "1" {
@@ -88,8 +88,8 @@ func (u *Uplink) ipv6ToNIC(name string) error {
 	return hoststate.SetSysctl(name, hoststate.DisableIPv6, disabled)
 }
 
-// addressesBack are the journal's addresses, with the lifetimes that they have now, and those that somebody has
-// added to br-uplink. more is for those of IPv6.
+// addressesBack returns the journal's addresses, with their current lifetimes, and those added to br-uplink since. more
+// are extra flags for the IPv6 ones.
 func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Object, error) {
 	j := u.journal
 	var now []hoststate.Object
@@ -123,7 +123,7 @@ func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Ob
 	return want, nil
 }
 
-// renewed is the journal's address with the lifetimes that br-uplink's has now, and their age.
+// renewed returns the journal's address with the current lifetimes of br-uplink's, and their age.
 func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
 	hoststate.Object, hoststate.Place, time.Duration) {
 	i := slices.IndexFunc(now, func(n hoststate.Object) bool { return hoststate.SameAddress(n, o) })
@@ -133,7 +133,7 @@ func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
 	return o, u.journal.NIC.Place, u.elapsed()
 }
 
-// upNIC sets the NIC up, if it was: one that is down takes no routes, and loses its IPv6 addresses.
+// upNIC sets the NIC up, if it was up before: a NIC that is down accepts no routes, and loses its IPv6 addresses.
 func (u *Uplink) upNIC(nic netlink.Link) error {
 	if u.journal.NIC.Flags&unix.IFF_UP == 0 || nic.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil
@@ -179,7 +179,7 @@ func (u *Uplink) rulesToNIC() error {
 	return hoststate.MoveRules(rules, from, u.journal.NIC.Place)
 }
 
-// addedRoutes are those that somebody has added to br-uplink. The kernel's own go with it, and so do Fairlead's.
+// addedRoutes returns the routes added to br-uplink since. The kernel's and Fairlead's own are deleted with it.
 func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (added []hoststate.Object) {
 	known := u.routesOn(device)
 	for _, o := range now {
@@ -190,7 +190,7 @@ func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (ad
 	return added
 }
 
-// freeNIC takes the NIC from Open vSwitch: from the database first, or the next start takes it again.
+// freeNIC removes the NIC from Open vSwitch: from the database first, or ovs-vswitchd attaches it again when it starts.
 func (u *Uplink) freeNIC(ctx context.Context) error {
 	j := u.journal
 	rowErr := u.noDB
@@ -201,7 +201,7 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 		rowErr = fmt.Errorf("%w. Open vSwitch attaches %s again when it starts: repeat this when it runs", rowErr, j.NIC.Name)
 	}
 	if u.mutes() {
-		return rowErr // it only has copies of the frames
+		return rowErr // it only receives copies of the frames
 	}
 	nic, err := u.nic()
 	if err != nil {
@@ -217,8 +217,8 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 	}, vport.Delete))
 }
 
-// waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd does not run,
-// hangs, or takes too long.
+// waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd is down, hangs,
+// or takes too long.
 func (u *Uplink) waitReleased(ctx context.Context, name string, gone func() (bool, error),
 	force func(string) error) error {
 	if ok, err := gone(); ok || err != nil {
@@ -239,7 +239,7 @@ func (u *Uplink) clearDevice() error {
 	if err != nil || device == nil {
 		return err
 	}
-	if err := makeNoAddress(device.Attrs().Name); err != nil { // while it goes
+	if err := makeNoAddress(device.Attrs().Name); err != nil { // while it is being deleted
 		return err
 	}
 	return removeAddresses(device)
@@ -248,7 +248,7 @@ func (u *Uplink) clearDevice() error {
 func (u *Uplink) removeBridge(ctx context.Context) error {
 	j := u.journal
 	if nic, err := findLink(j.NIC.Name); err == nil && nic == nil && u.ThisBoot() {
-		if err := u.rulesToNIC(); err != nil { // they name it though it is gone
+		if err := u.rulesToNIC(); err != nil { // they name it even after it is deleted
 			return err
 		}
 	}
@@ -263,8 +263,8 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 	return errors.Join(rowErr, err)
 }
 
-// finishNIC sets what would have disturbed before: the addresses' own flags, the link's flags (ovs-vswitchd leaves
-// "promisc" behind when it is killed), neighbours, and lets the kernel make addresses again.
+// finishNIC restores what would have interfered before: the addresses' own flags, the link's flags (ovs-vswitchd leaves
+// "promisc" behind when it is killed), neighbours, and address generation by the kernel.
 func (u *Uplink) finishNIC(ctx context.Context, nic netlink.Link) error {
 	j, name := u.journal, nic.Attrs().Name
 	want, err := u.addressesBack(place(nic), 0)

@@ -170,7 +170,7 @@ func (f *fixture) restoreWithoutOVS() {
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
 
-// reboot keeps journal and database, and makes everything else anew. Open vSwitch starts first, and no agent.
+// reboot keeps journal and database, and recreates everything else. Open vSwitch starts first, and no agent.
 func (f *fixture) reboot() {
 	f.t.Helper()
 	f.ovs.Vswitchd.Kill()
@@ -246,7 +246,7 @@ func TestRootDeathAtEveryStep(t *testing.T) {
 
 // deathAtEveryStep has a node for each operation and recovery. In a guest each operation has one node, which recovers
 // without Open vSwitch at every point, since what that takes out of the kernel is the datapath's, and in the two other
-// ways at every third; nothing there has a lifetime, which a reboot begins anew.
+// ways at every third; nothing there has a lifetime, which a reboot restarts.
 func deathAtEveryStep(t *testing.T, setup func(t *testing.T, config string) *fixture) {
 	ways := recoveries()
 	inGuest := func(n int) []recovery {

@@ -51,7 +51,7 @@ func damages() map[string]func(text []byte) []byte {
 	}
 }
 
-// damage does that to the journal on disk, and to its copy in memory, or takes that away.
+// damage damages the journal on disk, and its copy in memory, or removes that.
 func (f *fixture) damage(how func([]byte) []byte, both bool) {
 	f.t.Helper()
 	text, err := os.ReadFile(f.journal)

@@ -15,10 +15,10 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 )
 
-// look is how often the kernel is asked whether Open vSwitch has done something: a packet may be waiting.
+// look is how often to check whether Open vSwitch has done something: short, since packets may be waiting.
 const look = 300 * time.Microsecond
 
-// poll asks done until it is true, fails, or ctx ends; what says what was waited for.
+// poll calls done until it returns true, fails, or ctx ends; what describes what it waits for.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); ok || err != nil {
@@ -32,7 +32,6 @@ func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	}
 }
 
-// do carries out a step forward.
 func (u *Uplink) do(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -60,7 +59,7 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 	return fmt.Errorf("unknown step %q", name)
 }
 
-// with does a part of a step with an interface, which has to be there.
+// with does a part of a step with an interface, which must exist.
 func with(find func() (netlink.Link, error), do func(netlink.Link) error) error {
 	l, err := find()
 	if err != nil {
@@ -80,12 +79,12 @@ func (u *Uplink) makeBridge(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	// In userspace it sets the interface down once more for its MAC, which takes IPv6 addresses away.
+	// On the userspace datapath it sets the interface down once more to set its MAC, which removes IPv6 addresses.
 	return u.journal.DB.WaitTaken(ctx)
 }
 
-// readyDevice gives br-uplink all that the NIC has but addresses and routes, and sets it up. The kernel must make no
-// address of its own: it would ask the wire whether that is in use, and the NIC would answer.
+// readyDevice gives br-uplink all that the NIC has except addresses and routes, and sets it up. The kernel must
+// generate no address: duplicate address detection would probe it on the wire, and the NIC would answer.
 func (u *Uplink) readyDevice(device netlink.Link) error {
 	j, name := u.journal, device.Attrs().Name
 	if err := makeNoAddress(name); err != nil {
@@ -110,7 +109,7 @@ func (u *Uplink) readyDevice(device netlink.Link) error {
 	return u.setUp(device)
 }
 
-// setUp sets the bridge's own port up, with the MTU that it is to have, and the NIC.
+// setUp sets the bridge's own port up, with its MTU, and the NIC.
 func (u *Uplink) setUp(device netlink.Link) error {
 	name, mtu := device.Attrs().Name, u.journal.Bridge.MTU
 	if device.Attrs().MTU != mtu {
@@ -124,7 +123,7 @@ func (u *Uplink) setUp(device netlink.Link) error {
 	return with(u.nic, u.upNIC)
 }
 
-// makeNoAddress keeps the kernel from giving the interface a link-local address of its own.
+// makeNoAddress keeps the kernel from generating a link-local address for the interface.
 func makeNoAddress(name string) error {
 	if !kernel.HasIPv6() {
 		return nil
@@ -132,8 +131,8 @@ func makeNoAddress(name string) error {
 	return hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone)
 }
 
-// addressesToDevice: the NIC has them too, for the time being. They bring no routes: those come later, and are to stay
-// on the NIC until then.
+// addressesToDevice adds the addresses to br-uplink; for now the NIC keeps them too. They add no routes: those follow
+// later, and must stay on the NIC until then.
 func (u *Uplink) addressesToDevice(device netlink.Link) error {
 	have, err := hoststate.AddressesOf(place(device))
 	if err != nil {
@@ -146,16 +145,15 @@ func (u *Uplink) addressesToDevice(device netlink.Link) error {
 	if err := hoststate.PutNeighbours(u.journal.NIC.Neighbours, place(device)); err != nil {
 		return err
 	}
-	// Now the kernel finds its link-local address there already, and goes on as on the NIC: it asks routers for
-	// advertisements.
+	// Now the kernel finds its link-local address in place, and continues as on the NIC: it solicits routers.
 	if u.journal.NIC.Sysctls[hoststate.AddrGenMode] == hoststate.GenEUI64 {
 		return hoststate.SetSysctl(device.Attrs().Name, hoststate.AddrGenMode, hoststate.GenEUI64)
 	}
 	return nil
 }
 
-// takeNIC opens the gap, and closes it in the same breath: from the moment when Open vSwitch has the NIC, what comes
-// arrives on br-uplink.
+// takeNIC starts the interruption and ends it at once: from the moment when Open vSwitch has the NIC, incoming packets
+// arrive on br-uplink.
 func (u *Uplink) takeNIC(ctx context.Context) error {
 	device, err := u.device()
 	if err != nil {
@@ -172,7 +170,7 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 	if err := u.waitTaken(ctx); err != nil {
 		return err
 	}
-	// What can't be moved now is tried again, and told, by the next step.
+	// What cannot be moved now is retried, and reported, by the next step.
 	_ = hoststate.MoveRoutes(moves)
 	if err := u.journal.DB.Retranslate(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
 		return err
@@ -201,8 +199,8 @@ func (u *Uplink) waitTaken(ctx context.Context) error {
 	})
 }
 
-// movesToDevice are those of the journal's routes, of what advertisements have made on the NIC since, and of Fairlead's
-// routes to pods of other nodes, which would go with the NIC's addresses.
+// movesToDevice returns the moves of the journal's routes, of routes from advertisements on the NIC since, and of
+// Fairlead's routes to pods on other nodes, which would be deleted with the NIC's addresses.
 func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, error) {
 	nic, err := u.nic()
 	if err != nil {
@@ -215,8 +213,8 @@ func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, e
 	return u.moves(now, u.journal.NIC.Routes, place(nic), device), nil
 }
 
-// moves are those of the journal's routes that do not expire, whether they are on the interface or not, and of those
-// there that do, or are Fairlead's.
+// moves returns the moves of the journal's routes that do not expire, whether or not they are on the interface, and of
+// those on it that do, or are Fairlead's.
 func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place) (moves []hoststate.RouteMove) {
 	add := func(o hoststate.Object, at hoststate.Place) {
 		if r, ok := hoststate.RouteOn(o, at, to, 0); ok && to.Takes(o) {
@@ -251,7 +249,8 @@ func (u *Uplink) routesToDevice(device netlink.Link) error {
 	return hoststate.MoveRules(u.journal.NIC.Rules, u.journal.NIC.Place, place(device))
 }
 
-// clearNIC takes the addresses from the NIC. Without IPv6 it makes none, also when its link comes back.
+// clearNIC removes the addresses from the NIC, and disables IPv6 there so that none is generated, even when its link
+// comes back.
 func (u *Uplink) clearNIC(nic netlink.Link) error {
 	if kernel.HasIPv6() {
 		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
-// traces are what an uplink leaves on a node, as far as that can be seen without its journal.
+// traces are what an uplink leaves on a node, as far as it can be observed without its journal.
 type traces struct {
 	device netlink.Link // br-uplink; nil: there is none
 	mute   string       // the text of the nft table; empty: there is none
@@ -29,8 +29,8 @@ type traces struct {
 	dbErr  error
 }
 
-// found rebuilds the journal from what can be read of it, and from what kernel and OVSDB have. The journal that it
-// returns leads back, and is nil where there is nothing of an uplink on the node.
+// found rebuilds the journal from what can be read of it, and from the kernel and OVSDB. The journal that it returns
+// leads back to detached, and is nil if there are no traces of an uplink on the node.
 func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) {
 	j, why := Journal{}, r.Err
 	if r.Parts != nil {
@@ -72,7 +72,7 @@ func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) 
 func (t traces) inKernel() bool { return t.device != nil || t.mute != "" || t.pinned }
 
 // ofUplink reports whether they are an uplink's. A bridge of that name may be another program's; without the database
-// that is not known, and the attach finds it out.
+// that is unknown, and an attach will detect it.
 func (t traces) ofUplink(parts *Journal) bool {
 	if t.dbErr != nil {
 		return parts != nil || t.mute != "" || t.pinned
@@ -80,7 +80,7 @@ func (t traces) ofUplink(parts *Journal) bool {
 	return !t.rows.Foreign && (t.rows.Ours || t.inKernel() || parts != nil && parts.NIC.Name != "")
 }
 
-// datapath is what has made br-uplink.
+// datapath returns the type of datapath that created br-uplink.
 func (t traces) datapath() string {
 	if t.device != nil && t.device.Type() == "openvswitch" {
 		return api.DatapathSystem
@@ -88,7 +88,7 @@ func (t traces) datapath() string {
 	return api.DatapathNetdev
 }
 
-// traced looks at what kernel and database have, and completes where j has the database.
+// traced reads the traces from kernel and database, and completes the database's location in j.
 func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces, err error) {
 	if t.device, err = findLink(BridgeName); err != nil {
 		return t, err
@@ -100,14 +100,14 @@ func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces
 	if t.pinned = pinned(cmp.Or(j.Pins, u.pins)); missing && !t.inKernel() {
 		return t, nil // detached, or never attached
 	}
-	if _, err := os.Stat(j.DB.RunDir); err != nil { // damaged, or Open vSwitch is gone
+	if _, err := os.Stat(j.DB.RunDir); err != nil { // damaged, or Open vSwitch was removed
 		j.DB = rows.Find(u.runDir)
 	}
 	t.rows, t.dbErr = j.DB.FindBridge(ctx, BridgeName, PatchPort)
 	return t, nil
 }
 
-// pinned reports whether programs are in dir, or were: nothing that is pinned outlives a boot.
+// pinned reports whether programs are pinned in dir, or were: no pin outlives a boot.
 func pinned(dir string) bool {
 	_, err := os.Stat(dir)
 	return err == nil
@@ -116,8 +116,8 @@ func pinned(dir string) bool {
 // mutedNIC is the device in the text of the nft table.
 var mutedNIC = regexp.MustCompile(`device "([^"]+)"`)
 
-// nic is the name of the NIC: that in the database, or that in the journal if there is such an interface, or that of
-// which the kernel drops the frames, or of the only interface that has br-uplink's MAC.
+// nic returns the name of the NIC: from the database, or from the journal if that interface exists, or the one whose
+// frames the kernel drops, or the only interface with br-uplink's MAC.
 func (t traces) nic(journals string) (string, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
@@ -149,7 +149,7 @@ func (t traces) nic(journals string) (string, error) {
 	if journals != "" {
 		return journals, nil // it is gone
 	}
-	return "", errors.New("and which NIC is attached is not known. See docs/uplink.md, Restoring the NIC manually")
+	return "", errors.New("and it is unknown which NIC is attached. See docs/uplink.md, Restoring the NIC manually")
 }
 
 func (t traces) mode(j Journal) string {
@@ -162,7 +162,7 @@ func (t traces) mode(j Journal) string {
 	return api.UplinkBridge
 }
 
-// bootOf is the boot of an uplink: this one, if journal or database say so, programs are pinned, or br-uplink has
+// bootOf returns the boot of an uplink: this one, if journal or database say so, programs are pinned, or br-uplink has
 // addresses.
 func (u *Uplink) bootOf(j Journal, t traces) (string, error) {
 	if j.BootID == u.bootID || t.rows.BootID == u.bootID || t.pinned {
@@ -177,7 +177,7 @@ func (u *Uplink) bootOf(j Journal, t traces) (string, error) {
 	return cmp.Or(j.BootID, t.rows.BootID, "unknown"), nil
 }
 
-// findNIC completes what the host had on the NIC with what is there, and on br-uplink.
+// findNIC completes what the host had on the NIC with what is there and on br-uplink.
 func findNIC(j *Journal, name string, device netlink.Link) error {
 	had := j.NIC
 	link, err := findLink(name)
@@ -186,7 +186,7 @@ func findNIC(j *Journal, name string, device netlink.Link) error {
 	}
 	j.NIC = hoststate.Link{Place: hoststate.Place{Name: name, Index: math.MaxInt32}, MTU: 1500, Sysctls: had.Sysctls,
 		ReadAt: hoststate.SinceBoot()}
-	if link == nil { // it is gone, and nothing can be put on it
+	if link == nil { // it is gone, and nothing can be restored to it
 		return nil
 	}
 	now, err := hoststate.Read(name)
@@ -214,8 +214,8 @@ func findNIC(j *Journal, name string, device netlink.Link) error {
 	return nil
 }
 
-// ipv6Before is whether the NIC had IPv6, and how it made its link-local address. An attached NIC has none, and
-// br-uplink has what the NIC had.
+// ipv6Before returns whether the NIC had IPv6, and how its link-local address was generated. An attached NIC has no
+// IPv6, and br-uplink has what the NIC had.
 func ipv6Before(journal, nic, device map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, parameter := range []string{hoststate.DisableIPv6, hoststate.AddrGenMode} {

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// An interface whose MTU is below 1280 has no IPv6. What the host has of IPv4 is on br-uplink all the same, and on the
-// NIC after a restore; IPv6 comes back with the MTU.
+// An interface whose MTU is below 1280 has no IPv6. The host's IPv4 configuration is on br-uplink nevertheless, and on
+// the NIC after a restore; IPv6 returns with the MTU.
 func TestRootSmallMTU(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple+"\n-6 neigh add fd00::5 lladdr 02:00:00:00:00:55 dev eth0 nud permanent", noDAD()...)
@@ -50,7 +50,7 @@ func TestRootSmallMTU(t *testing.T) {
 	}
 }
 
-// mends has the agent look, which succeeds soon: Open vSwitch sets MTUs when it comes to it.
+// mends has the agent repair, which succeeds soon: Open vSwitch sets MTUs asynchronously.
 func (f *fixture) mends() {
 	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, "the uplink is as it should be", func() bool {

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// muteTable is ours by its name. See mute.
+// muteTable is Fairlead's by its name. See mute.
 const muteTable = "fairlead-uplink"
 
-// mute has the kernel drop what the NIC receives. The userspace datapath takes copies of frames, and without this the
-// host would get each frame twice: from the NIC and from br-uplink. Frames with a VLAN tag pass, to VLAN
-// interfaces on the NIC.
+// mute has the kernel drop what the NIC receives. The userspace datapath receives copies of frames, and without this
+// the host would get each frame twice: from the NIC and from br-uplink. Frames with a VLAN tag pass, to VLAN interfaces
+// on the NIC.
 func mute(ctx context.Context, nic string) error {
 	return nft(ctx, fmt.Sprintf(`add table netdev %[1]s
 delete table netdev %[1]s
@@ -36,7 +36,7 @@ func nft(ctx context.Context, script string) error {
 	return nil
 }
 
-// muted reports whether the table is there, for any device: undoing is to remove it.
+// muted reports whether the table exists, for any device: undoing means removing it.
 func muted() (here bool, text string) {
 	out, err := exec.Command("nft", "list", "table", "netdev", muteTable).Output()
 	return err == nil, string(out) // without nft there is no table either

@@ -6,38 +6,37 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Observed is what the node looks like now, as far as Next has to know.
+// Observed is the node's current state, as far as Next needs it.
 type Observed struct {
-	// SameBoot: the journal is of this boot. What another boot had on the NIC is void.
+	// SameBoot: the journal is of this boot. What the NIC had in another boot is obsolete.
 	SameBoot bool
-	// NIC: it is there.
+	// NIC: it exists.
 	NIC bool
-	// RowsKnown: the database could be read. Bridge: br-uplink is in it as it should be; Rows: something of it is. Port:
-	// the NIC is a port of it. Wrong is what of it is not as it should be.
+	// RowsKnown: the database could be read. Bridge: it has br-uplink as wanted; Rows: it has at least parts of br-uplink.
+	// Port: the NIC is a port of it. Wrong lists what differs from what is wanted.
 	RowsKnown, Bridge, Rows, Port bool
 	Wrong                         []string
-	// Taken: the NIC's frames go to Open vSwitch.
+	// Taken: Open vSwitch receives the NIC's frames.
 	Taken bool
-	// Device: the interface br-uplink is there. Ready: it is up, with the NIC's MAC and MTU, and so is the NIC. Bare: it
-	// has no addresses.
+	// Device: the interface br-uplink exists. Ready: it is up, with the NIC's MAC and MTU, and so is the NIC. Bare: it has
+	// no addresses.
 	Device, Ready, Bare bool
-	// OnDevice and OnNIC say of what the host had whether all of it is there.
+	// OnDevice and OnNIC say whether all that the host had is there.
 	OnDevice, OnNIC Moved
-	// NICBare: the NIC has no addresses and makes none. NICWhole: everything on it is as it was.
+	// NICBare: the NIC has no addresses and generates none. NICWhole: everything on it is as before.
 	NICBare, NICWhole bool
-	// Mutes: the datapath leaves the NIC's frames to the kernel as well. Muted: they are dropped there.
+	// Mutes: the kernel receives the NIC's frames as well as the datapath. Muted: they are dropped there.
 	Mutes, Muted bool
-	// Steered: the programs of mode steer are attached, all of them, and the NIC receives what is not for itself.
-	// Steering: something of that is there.
+	// Steered: all programs of mode steer are attached, and the NIC is promiscuous. Steering: part of that is in place.
 	Steered, Steering bool
-	// Failed are steps that were tried in vain since somebody last asked. They are left out for now.
+	// Failed are steps that have failed in this run. They are skipped for now.
 	Failed []string
 }
 
-// Moved is what moves between NIC and br-uplink.
+// Moved is what moves between the NIC and br-uplink.
 type Moved struct{ Addresses, Routes bool }
 
-// Step is one step forward, or its undoing (Back). The zero Step means that there is none left to do.
+// Step is one step forward, or its undoing (Back). The zero Step means that none is left.
 type Step struct {
 	Name string
 	Back bool
@@ -56,8 +55,8 @@ const (
 	stepVerify    = "verify"
 )
 
-// Steps are the words that a journal's Step may have in a mode on the way to attached, or on the way back, in their
-// order. Some are left out where there is nothing to do.
+// Steps returns, in order, the values that a journal's Step may have in a mode on the way to attached, or on the way
+// back. Some are skipped if there is nothing to do.
 func Steps(mode string, back bool) []string {
 	steps := []string{"begin"}
 	for _, f := range facts(mode) {
@@ -80,7 +79,7 @@ func Steps(mode string, back bool) []string {
 	return append(undoings, "detached")
 }
 
-// fact is one step as Next sees it: when it is done, and when it is undone.
+// fact is one step for Next: when it is done, and when it is undone.
 type fact struct {
 	name         string
 	done, undone func(Journal, Observed) bool
@@ -93,17 +92,16 @@ func facts(mode string) []fact {
 	return bridgeFacts()
 }
 
-// The order is the one that leaves the node without its network for the shortest time. The host's addresses are on both
-// interfaces while the NIC becomes a port, so that packets are taken on whichever they arrive, and routes follow at
-// once. Undoing is the reverse.
+// The order leaves the node without its network for the shortest time. The host's addresses are on both interfaces
+// while the NIC becomes a port, so packets are accepted on either, and routes follow at once. Undoing is the reverse.
 func bridgeFacts() []fact {
 	always := func(Journal, Observed) bool { return true }
-	// What was on the NIC in another boot is not put back, nor is what was on one that is gone.
+	// What the NIC had in another boot is not restored, nor what was on a NIC that is gone.
 	void := func(o Observed) bool { return !o.SameBoot || !o.NIC }
 	return []fact{
-		// The NIC's other properties; nothing is done to them on purpose, so it stands first and is undone last.
+		// The NIC's other properties; they are not changed on purpose, so this is first and undone last.
 		{stepNIC, always, func(_ Journal, o Observed) bool { return void(o) || o.NICWhole }},
-		// A database that can't be read is no reason to believe that the bridge is gone.
+		// An unreadable database does not mean that the bridge is gone.
 		{stepBridge, func(_ Journal, o Observed) bool { return o.Bridge || !o.RowsKnown && o.Device },
 			func(_ Journal, o Observed) bool { return !o.Rows && !o.Device }},
 		{stepDevice, func(_ Journal, o Observed) bool { return o.Ready }, always},
@@ -121,9 +119,9 @@ func bridgeFacts() []fact {
 	}
 }
 
-// Next says what to do: forward while the journal says Attaching or Attached, the first step that is not done; back
-// while it says Restoring, the last that is not undone; and nothing where it says Detached. A journal of another boot
-// leads back, whatever it says.
+// Next returns what to do: forward while the journal says Attaching or Attached, the first step that is not done; back
+// while it says Restoring, the last that is not undone; and nothing if it says Detached. A journal of another boot
+// leads back in any case.
 func Next(j Journal, o Observed) Step {
 	list := facts(j.UplinkMode())
 	switch {
@@ -148,7 +146,7 @@ func Next(j Journal, o Observed) Step {
 
 func goesBack(j Journal, o Observed) bool { return j.Phase == Restoring || !o.SameBoot }
 
-// undone reports whether everything is back, also steps that are left out for now.
+// undone reports whether everything is restored, including steps that are skipped for now.
 func undone(j Journal, o Observed) bool {
 	return !slices.ContainsFunc(facts(j.UplinkMode()), func(f fact) bool { return !f.undone(j, o) })
 }

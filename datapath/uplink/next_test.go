@@ -119,7 +119,7 @@ func (w *world) check(t *testing.T, start world, done []Step) {
 		w.checkSteer(t, start, done)
 	case w.phase == Restoring || !o.SameBoot:
 		if o.Rows || o.Port || o.Taken || o.Device || o.Muted {
-			t.Fatalf("from %+v by %v: something of ours is left: %+v", start, done, o)
+			t.Fatalf("from %+v by %v: something of Fairlead's is left: %+v", start, done, o)
 		}
 		if o.SameBoot && o.NIC && (!o.NICWhole || o.OnNIC != Moved{true, true}) {
 			t.Fatalf("from %+v by %v: the NIC is not as it was: %+v", start, done, o)
@@ -141,7 +141,7 @@ func (w *world) checkSteer(t *testing.T, start world, done []Step) {
 	o := w.Observed
 	if w.phase == Restoring || !o.SameBoot {
 		if o.Rows || o.Device || o.Steering || !undone(Journal{Phase: w.phase, Mode: w.mode}, o) {
-			t.Fatalf("from %+v by %v: something of ours is left: %+v", start, done, o)
+			t.Fatalf("from %+v by %v: something of Fairlead's is left: %+v", start, done, o)
 		}
 	} else if w.phase != Attached || !o.Bridge || !o.Ready || !o.Steered {
 		t.Fatalf("from %+v by %v: not attached: %+v", start, done, o)

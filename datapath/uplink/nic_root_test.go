@@ -71,7 +71,7 @@ func TestRootRestoreOfAnyNIC(t *testing.T) {
 	}
 }
 
-// Where the kernel refuses the NIC its IPv6, the host has its IPv4 back all the same, and the restore says what is
+// Where the kernel refuses the NIC its IPv6, the host has its IPv4 back nevertheless, and the restore says what is
 // missing.
 func TestRootRestoreWithoutIPv6(t *testing.T) {
 	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting

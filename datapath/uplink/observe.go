@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 )
 
-// observe looks at everything that Next has to know. An error of the database is part of it.
+// observe reads everything that Next needs. A database error is part of it.
 func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	j := u.journal
 	o.SameBoot = j.BootID == u.bootID
@@ -43,7 +43,7 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	return o, dbErr, err
 }
 
-// observeBridge adds what mode bridge has to know. nic and device may be nil.
+// observeBridge adds what mode bridge needs. nic and device may be nil.
 func (u *Uplink) observeBridge(o *Observed, s rows.State, nic, device netlink.Link) (err error) {
 	j := u.journal
 	o.Mutes = j.Bridge.Datapath == api.DatapathNetdev
@@ -116,7 +116,7 @@ func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	// A rule is added with the other name first, and has both if this process dies in between.
+	// A rule is added with the new name first, so both exist if this process dies in between.
 	o.OnDevice.Routes = o.OnDevice.Routes &&
 		!slices.ContainsFunc(j.NIC.Rules, func(r hoststate.Object) bool { return hoststate.HasRule(rules, r) })
 	disabled, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6)
@@ -134,7 +134,7 @@ func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	return err
 }
 
-// leftOnDevice reports whether a route or rule of the journal still leads to br-uplink.
+// leftOnDevice reports whether a route or rule of the journal still refers to br-uplink.
 func (u *Uplink) leftOnDevice() (bool, error) {
 	rules, err := hoststate.RulesOf(hoststate.Place{Name: u.journal.Bridge.Name}) // they outlive the interface
 	if err != nil || len(rules) > 0 {
@@ -178,7 +178,7 @@ func (u *Uplink) nicWhole(nic netlink.Link, addresses []hoststate.Object) (bool,
 	return hoststate.HasNeighbours(j.NIC.Neighbours, place(nic))
 }
 
-// extraRoutes are the kernel's routes on the NIC that were not there: it makes one for each address.
+// extraRoutes returns the kernel's routes on the NIC that were not there before: it adds one for each address.
 func (u *Uplink) extraRoutes(nic hoststate.Place) ([]hoststate.Object, error) {
 	have, err := hoststate.RoutesOf(nic)
 	if err != nil {
@@ -194,13 +194,13 @@ func (u *Uplink) extraRoutes(nic hoststate.Place) ([]hoststate.Object, error) {
 	}), nil
 }
 
-// hasAll reports whether have has all of want that can be expected of it.
+// hasAll reports whether have contains all of want that can be expected.
 func hasAll(want, have []hoststate.Object, has func(have []hoststate.Object, want hoststate.Object) bool) bool {
 	return !slices.ContainsFunc(want, func(o hoststate.Object) bool { return !has(have, o) })
 }
 
-// addressesOn are the journal's addresses as requests for an interface. What expires is the kernel's business as soon
-// as it has been moved: it renews it, or lets it go.
+// addressesOn returns the journal's addresses as requests for an interface. Once moved, expiring ones are left to the
+// kernel, which renews them or lets them expire.
 func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.Object) {
 	j := u.journal
 	for _, o := range j.NIC.Addresses {
@@ -214,7 +214,7 @@ func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.O
 	return list
 }
 
-// routesOn are the journal's routes as requests for an interface, without those that expire.
+// routesOn returns the journal's routes as requests for an interface, without those that expire.
 func (u *Uplink) routesOn(p hoststate.Place) (list []hoststate.Object) {
 	for _, o := range u.journal.NIC.Routes {
 		if !o.Expires() && p.Takes(o) {
@@ -225,5 +225,5 @@ func (u *Uplink) routesOn(p hoststate.Place) (list []hoststate.Object) {
 	return list
 }
 
-// elapsed is how old the journal's lifetimes are.
+// elapsed returns the age of the journal's lifetimes.
 func (u *Uplink) elapsed() time.Duration { return hoststate.SinceBoot() - u.journal.NIC.ReadAt }

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 )
 
-// write records step as begun. The error is that of the disk. What is in memory alone is still known until the next
-// boot, which begins detached; only what has not begun must be on disk before it does.
+// write records step as begun. The error is the disk's. What is recorded in memory only is known until the next boot,
+// which begins detached; only an attach must be on disk before it begins.
 func (u *Uplink) write(step string) error {
 	u.journal.Step, u.journal.Written = step, time.Now()
 	u.journal.Seq++
@@ -47,8 +47,8 @@ func (u *Uplink) note(step string) error {
 	return nil
 }
 
-// Unwritable is why the journal could not be written to disk, a *journal.Error, when this was last tried; else nil.
-// Mend tries it each time.
+// Unwritable returns why the last attempt to write the journal to disk failed, a *journal.Error, or nil. Mend tries it
+// each time.
 func (u *Uplink) Unwritable() error { return u.unwritable }
 
 func (u *Uplink) tryDisk() error {
@@ -56,8 +56,8 @@ func (u *Uplink) tryDisk() error {
 	return u.unwritable
 }
 
-// load reads the journal, which another process may have written. If no file is whole, it believes what it has read or
-// written itself, else what is found on the node. What a file lacks is written again.
+// load reads the journal, which another process may have written. If no file is intact, it uses what it has read or
+// written itself, else what it finds on the node. A missing or damaged file is written again.
 func (u *Uplink) load(ctx context.Context) error {
 	r := journal.Read(u.path, u.bootID)
 	if err := u.doubt(&r); err != nil {
@@ -87,8 +87,8 @@ func (u *Uplink) load(ctx context.Context) error {
 	return nil
 }
 
-// doubt discards a journal of another boot where this process has one of this boot, or there is what no boot leaves:
-// addresses on br-uplink, or pinned programs of mode steer.
+// doubt discards a journal of another boot if this process has one of this boot, or if there is something that does not
+// survive a boot: addresses on br-uplink, or pinned programs of mode steer.
 func (u *Uplink) doubt(r *journal.Record) error {
 	j := r.Newest
 	if j == nil || j.BootID == u.bootID {
@@ -113,8 +113,8 @@ func (u *Uplink) doubt(r *journal.Record) error {
 	return err
 }
 
-// followName has the journal name the NIC as it is called now, which is known by its index, and returns the old name;
-// empty: it was not renamed.
+// followName updates the NIC's name in the journal to its current one, by its index, and returns the old name; empty:
+// it was not renamed.
 func (u *Uplink) followName() (old string, err error) {
 	if !u.ThisBoot() || u.journal.Phase == Detached {
 		return "", nil
@@ -133,8 +133,8 @@ func (u *Uplink) followName() (old string, err error) {
 	return old, nil
 }
 
-// lock makes sure that one process at a time works on the uplink, and loads the journal. The lock is on the journal's
-// directory, since that takes no file: a full or read-only file system must not keep the node from its network. Neither
+// lock ensures that one process at a time works on the uplink, and loads the journal. The lock is on the journal's
+// directory, since that needs no file: a full or read-only file system must not keep the node from its network. Nor
 // must a directory that cannot be opened: then the lock is on the one in memory.
 func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	f, onDisk, err := journal.OpenDir(u.path)
@@ -156,8 +156,8 @@ func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	if old := ""; err == nil {
 		if old, err = u.followName(); old != "" {
 			u.log.Info("the NIC was renamed", "nic", u.journal.NIC.Name, "interface", old)
-			// Of no NIC: ovs-vswitchd would go on looking for it. The way back removes the bridge with it in any case, and
-			// must not wait for the database; else it is tried again until the journal is written.
+			// The port has no NIC any more, but ovs-vswitchd would keep looking for it. On the way back the bridge is removed
+			// with it in any case, and must not wait for the database; otherwise it is retried until the journal is written.
 			if err := u.journal.DB.RemoveNIC(ctx, u.journal.Bridge, old); err != nil {
 				u.log.Error(err, "removing the NIC's port by its old name", "interface", old)
 			}

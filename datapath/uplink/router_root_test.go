@@ -56,7 +56,7 @@ func advertisement(valid uint32) []byte {
 	return append(ra, net.ParseIP("fd00:5::")...)
 }
 
-// An address that a router's advertisements made moves, is renewed on br-uplink, and comes back.
+// An address from router advertisements moves, is renewed on br-uplink, and moves back.
 func TestRootRouterAdvertisements(t *testing.T) {
 	f := setup(t, simple)
 	f.outside.IP("-6 addr add fd00:5::1/64 dev far0 nodad")

@@ -163,7 +163,7 @@ func (f *fixture) restore() error {
 func (f *fixture) state() (s netstate.Node) {
 	f.t.Helper()
 	f.node.Must(func() (err error) { s, err = netstate.Read(); return err })
-	// What Open vSwitch has besides is no concern of these tests, and made anew with every start.
+	// What else Open vSwitch has does not matter to these tests, and is recreated with every start.
 	others := regexp.MustCompile(`\b(br-int|ovs-netdev|ovs-system)\b`)
 	s.Lines = slices.DeleteFunc(s.Lines, func(line string) bool {
 		return others.MatchString(strings.ReplaceAll(line, "master ovs-system", "")) // as of the NIC

@@ -11,42 +11,43 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
-// ByHand is the reason of a restore that somebody asked for.
+// ByHand is the reason of a requested restore.
 const ByHand = "restored manually"
 
-// Rebooted is the reason of one whose NIC the host had back by a reboot.
+// Rebooted is the reason of an uplink that a reboot has detached.
 const Rebooted = "the node was rebooted"
 
-// Status is what the journal says and what is found.
+// Status is what the journal says and what is observed.
 type Status struct {
 	// Phase is the journal's; "detached" where there is none.
 	Phase  Phase  `json:"phase"`
 	NIC    string `json:"nic,omitempty"`
 	Bridge string `json:"bridge,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Mode is api.UplinkSteer or api.UplinkBridge; NotSteer is why mode auto has not taken steer.
+	// Mode is api.UplinkSteer or api.UplinkBridge; NotSteer is why mode auto has not chosen steer.
 	Mode     string `json:"mode,omitempty"`
 	NotSteer string `json:"notSteer,omitempty"`
 	// Since is when the journal was last written.
 	Since time.Time `json:"since,omitzero"`
 	// Yielded: it is attached again when another ovs-vswitchd runs.
 	Yielded bool `json:"yielded,omitempty"`
-	// RetryAt is when the NIC may be attached again after an attach that was undone; Unreached: as nobody answered.
+	// RetryAt is when the NIC may be attached again after an attach was undone; Unreached: because the network was
+	// unreachable.
 	RetryAt   time.Time `json:"retryAt,omitzero"`
 	Unreached bool      `json:"unreached,omitempty"`
-	// OtherBoot: the journal is of a boot before.
+	// OtherBoot: the journal is of an earlier boot.
 	OtherBoot bool `json:"otherBoot,omitempty"`
-	// Next is the step that attach or restore would do next; empty: none.
+	// Next is the next step of the attach or restore; empty: none.
 	Next string `json:"next,omitempty"`
-	// Counts are how many frames went which way, in mode steer.
+	// Counts are the frame counters of mode steer.
 	Counts []steer.Count `json:"counts,omitempty"`
-	// OVSDB says what is wrong with Open vSwitch's database, Journal what is with the journal: it cannot be written to
-	// disk, or was damaged.
+	// OVSDB says what is wrong with Open vSwitch's database, Journal what is wrong with the journal: it cannot be written
+	// to disk, or was damaged.
 	OVSDB   string `json:"ovsdb,omitempty"`
 	Journal string `json:"journal,omitempty"`
 }
 
-// Status looks at journal and node, and changes nothing but that it tries whether the journal's disk takes a file.
+// Status reads journal and node. It changes nothing, but tests whether a file can be written to the journal's disk.
 func (u *Uplink) Status(ctx context.Context) (Status, error) {
 	r := journal.Read(u.path, u.bootID)
 	if err := u.doubt(&r); err != nil {

@@ -103,7 +103,7 @@ func TestRootSteerAttachAndRestore(t *testing.T) {
 	u := f.open()
 	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
 	if out := f.node.IP("link show " + nic); !strings.Contains(out, "PROMISC") {
-		t.Errorf("the NIC does not receive what is for pods: %s", out)
+		t.Errorf("the NIC does not receive packets for pods: %s", out)
 	}
 	if err := f.restore(); err != nil {
 		t.Fatal(err, f.describe())

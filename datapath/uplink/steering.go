@@ -23,8 +23,8 @@ const DefaultPins = steer.BPFFS + "/fairlead-uplink"
 // stepSteer attaches the programs of mode steer.
 const stepSteer = "steer"
 
-// steerFacts are the steps of mode steer. Nothing of the host's moves. The NIC's frames come to the bridge last, when
-// all is in place, and are taken from it first.
+// steerFacts are the steps of mode steer. None of the host's configuration moves. The NIC's frames reach the bridge
+// last, when all is in place, and are taken from it first.
 func steerFacts() []fact {
 	var list []fact
 	for _, f := range bridgeFacts() {
@@ -40,7 +40,7 @@ func steerFacts() []fact {
 	return list
 }
 
-// steered is what the programs are to be like, given the journal and the interfaces that there are now.
+// steered returns the wanted configuration of the programs, given the journal and the current interfaces.
 func (u *Uplink) steered() (steer.Config, error) {
 	c := steer.Config{Dir: u.journal.Pins, Hooks: u.journal.Hooks}
 	links, err := kernel.Dump(netlink.LinkList)
@@ -58,7 +58,7 @@ func (u *Uplink) steered() (steer.Config, error) {
 	return c, nil
 }
 
-// observeSteer adds what mode steer has to know. nic and device may be nil.
+// observeSteer adds what mode steer needs. nic and device may be nil.
 func (u *Uplink) observeSteer(o *Observed, nic, device netlink.Link) error {
 	if device != nil {
 		a := device.Attrs()
@@ -79,7 +79,7 @@ func (u *Uplink) observeSteer(o *Observed, nic, device netlink.Link) error {
 	return nil
 }
 
-// readyPort sets the bridge's own port up. The host makes no address there, and asks for none.
+// readyPort sets the bridge's own port up. The host generates no address there, and requests none.
 func (u *Uplink) readyPort(device netlink.Link) error {
 	if kernel.HasIPv6() {
 		if err := hoststate.SetSysctl(device.Attrs().Name, hoststate.DisableIPv6, "1"); err != nil {
@@ -89,7 +89,7 @@ func (u *Uplink) readyPort(device netlink.Link) error {
 	return u.setUp(device)
 }
 
-// steer attaches the programs, and has the NIC receive what is not for its own address.
+// steer attaches the programs, and makes the NIC promiscuous.
 func (u *Uplink) steer() error {
 	nic, err := u.nic()
 	if err != nil {
@@ -111,7 +111,7 @@ func (u *Uplink) steer() error {
 	return nil
 }
 
-// stopSteering takes the programs away, and the NIC's flag if the host had not set it.
+// stopSteering removes the programs, and clears the NIC's flag if the host had not set it.
 func (u *Uplink) stopSteering() error {
 	c, err := u.steered()
 	if err != nil {
@@ -128,7 +128,7 @@ func (u *Uplink) stopSteering() error {
 	return err
 }
 
-// Counts are how many frames of mode steer went which way.
+// Counts returns the frame counters of mode steer.
 func (u *Uplink) Counts() ([]steer.Count, error) {
 	if u.journal == nil || u.journal.Pins == "" {
 		return nil, nil
@@ -136,7 +136,7 @@ func (u *Uplink) Counts() ([]steer.Count, error) {
 	return steer.Config{Dir: u.journal.Pins}.Counts()
 }
 
-// Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
+// Preflight checks whether p.NIC can be attached, and in which mode. It changes nothing.
 func (u *Uplink) Preflight(ctx context.Context, p Plan) (preflight.Report, error) {
 	if u.Attached() && u.journal.NIC.Name == p.NIC {
 		r := preflight.NewReport(p.NIC, u.journal.UplinkMode())
@@ -146,8 +146,8 @@ func (u *Uplink) Preflight(ctx context.Context, p Plan) (preflight.Report, error
 	return chosen(ctx, p)
 }
 
-// chosen is the mode in which p.NIC is to be attached, and what preflight says of it. If mode auto does not take steer,
-// the report says why.
+// chosen returns the mode in which to attach p.NIC, with its preflight report. If mode auto does not choose steer, the
+// report says why.
 func chosen(ctx context.Context, p Plan) (preflight.Report, error) {
 	nic := preflight.NIC{Name: p.NIC, Datapath: p.Datapath, OVSRunDir: p.OVSRunDir, Pins: p.pins(), Tunnels: p.Tunnels,
 		AllowManaged: p.AllowManaged}
@@ -180,7 +180,7 @@ func (u *Uplink) CheckGateways(ctx context.Context) error {
 	return gateways.Check(ctx, u.holder())
 }
 
-// GatewaysIfAny is CheckGateways that takes no gateway for good enough.
+// GatewaysIfAny is CheckGateways, but succeeds if there is no gateway.
 func (u *Uplink) GatewaysIfAny(ctx context.Context) error {
 	if err := u.CheckGateways(ctx); !errors.Is(err, gateways.ErrNone) {
 		return err

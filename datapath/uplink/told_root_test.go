@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A process that is told to end in the middle does not leave the node there: what it has begun it ends. An attach is
-// complete then, and the next process asks whether the node is reached.
+// A process that is stopped midway does not leave the node there: it ends what it has begun. An attach is complete
+// then, and the next process asks whether the node is reached.
 func TestRootToldToEnd(t *testing.T) {
 	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 	f := setup(t, simple, noDAD()...)
@@ -113,7 +113,7 @@ func TestRootFailedWithoutOVS(t *testing.T) {
 	f.checkAfter(Attached, "ovs-vswitchd is back")
 }
 
-// What somebody has restored meanwhile is not attached by who was not asked to.
+// An uplink that was restored manually meanwhile is not attached by an unrequested attach.
 func TestRootUnasked(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple, noDAD()...)

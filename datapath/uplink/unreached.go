@@ -10,20 +10,20 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 )
 
-// Unreached reports whether the host has its NIC back because nobody answered while it was attached.
+// Unreached reports whether the NIC was restored because the network was unreachable while it was attached.
 func (u *Uplink) Unreached() bool { return u.isDetached() && u.journal.Unreached }
 
-// Postponed reports whether the host has its NIC back because an attach was undone, whatever for. It is to be attached
-// again when that is due by the journal.
+// Postponed reports whether the NIC was restored because an attach was undone, for any reason. It is attached again
+// when the journal says so.
 func (u *Uplink) Postponed() bool { return u.isDetached() && (u.journal.Unreached || u.journal.Failed) }
 
-// Manual reports whether the host has its NIC back because somebody wants it so.
+// Manual reports whether the NIC was restored on request.
 func (u *Uplink) Manual() bool { return u.isDetached() && u.journal.Reason == ByHand }
 
 func (u *Uplink) isDetached() bool { return u.ThisBoot() && u.journal.Phase == Detached }
 
-// RollBack restores the NIC of an uplink that is attached, because nobody answers through it. The error is why, and
-// ErrRolledBack if that succeeded. It does nothing, and returns nil, if the NIC is not attached any more.
+// RollBack restores the NIC of an attached uplink because the network is unreachable through it. The error is why, and
+// ErrRolledBack if that succeeded. It does nothing, and returns nil, if the NIC is no longer attached.
 func (u *Uplink) RollBack(ctx context.Context, why error, p Plan) error {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -36,9 +36,9 @@ func (u *Uplink) RollBack(ctx context.Context, why error, p Plan) error {
 	return u.rollBack(ctx, why, p, true)
 }
 
-// Rebuild puts back what is missing, as Mend does, after it has removed br-uplink from Open vSwitch's database: for
-// external changes that only ovs-vswitchd knows, like those of flows. Until br-uplink is there again, which takes as
-// long as an attach, nothing passes it.
+// Rebuild restores what is missing, as Mend does, after it has removed br-uplink from Open vSwitch's database: for
+// external changes that only ovs-vswitchd has, such as those to flows. Until br-uplink exists again, which takes as
+// long as an attach, nothing passes.
 func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -72,12 +72,12 @@ func (u *Uplink) Carrier() bool {
 	return err == nil && nic.Attrs().RawFlags&unix.IFF_UP != 0 && nic.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
 }
 
-// OnWire returns nil if a default gateway of the host answers on the NIC itself, past Open vSwitch.
+// OnWire returns nil if a default gateway of the host answers on the NIC itself, bypassing Open vSwitch.
 func (u *Uplink) OnWire(ctx context.Context) error {
 	return gateways.OnWire(ctx, u.holder(), u.journal.NIC.Name)
 }
 
-// holder is the interface that has the host's addresses now.
+// holder returns the interface that has the host's addresses now.
 func (u *Uplink) holder() string {
 	if u.journal.Phase == Detached {
 		return u.journal.NIC.Name
@@ -85,7 +85,7 @@ func (u *Uplink) holder() string {
 	return u.journal.Holder()
 }
 
-// nicDown reports whether the NIC was set down, which it was not before the attach.
+// nicDown reports whether the NIC was set down since the attach.
 func (u *Uplink) nicDown(nic netlink.Link) bool {
 	return nic != nil && u.journal.NIC.Flags&unix.IFF_UP != 0 && nic.Attrs().RawFlags&unix.IFF_UP == 0
 }

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// stepLimit bounds one step: Open vSwitch answers in milliseconds, or not at all.
+	// stepLimit bounds one step: Open vSwitch replies in milliseconds, or not at all.
 	stepLimit = 10 * time.Second
 	// mostSteps ends an attach or restore that makes no progress. There are 9 steps.
 	mostSteps = 60
-	// lockWait is how long to wait for another process that attaches or restores.
+	// lockWait is how long to wait for another process that is attaching or restoring.
 	lockWait = 60 * time.Second
-	// checkEvery lies between two tries whether the node is reached.
+	// checkEvery is the interval of checks whether the node is reachable.
 	checkEvery = 200 * time.Millisecond
 )
 
@@ -56,13 +56,13 @@ const (
 // DefaultJournal is where the journal is on every node.
 const DefaultJournal = journal.Default
 
-// defaultRunDir is where Open vSwitch has its sockets if neither journal nor environment say otherwise.
+// defaultRunDir is where Open vSwitch has its sockets unless journal or environment say otherwise.
 const defaultRunDir = "/run/openvswitch"
 
-// Plan says what is to be attached, and how.
+// Plan says what to attach, and how.
 type Plan struct {
-	// Mode is api.UplinkSteer, api.UplinkAuto or api.UplinkBridge; empty: bridge. Auto leaves an uplink that is attached
-	// in the mode that it has.
+	// Mode is api.UplinkSteer, api.UplinkAuto or api.UplinkBridge; empty: bridge. Auto leaves an attached uplink in its
+	// mode.
 	Mode string
 	// Tunnels: nodes send each other tunnel packets.
 	Tunnels bool
@@ -71,42 +71,42 @@ type Plan struct {
 	Hooks steer.Hooks
 	// NIC is the name of the interface.
 	NIC string
-	// Datapath is api.DatapathSystem or api.DatapathNetdev, as the bridge of the pods has.
+	// Datapath is api.DatapathSystem or api.DatapathNetdev, as for the pods' bridge.
 	Datapath string
-	// OVSRunDir has db.sock.
+	// OVSRunDir contains db.sock.
 	OVSRunDir string
-	// Check returns nil if the node is reached through the uplink. It is asked until it succeeds, for RollbackAfter.
+	// Check returns nil if the node is reachable through the uplink. It is repeated until it succeeds, for RollbackAfter.
 	Check         func(context.Context) error `json:"-"`
 	RollbackAfter time.Duration
-	// RetryAfter is the wait before an uplink is attached again whose attach was undone. It doubles each time, up to 64
-	// times as long. Zero: at once.
+	// RetryAfter is the wait before another attach after one was undone. It doubles each time, up to 64 times as long.
+	// Zero: at once.
 	RetryAfter time.Duration
-	// Unasked: nobody has asked for this attach now. What somebody has restored meanwhile is left alone.
+	// Unasked: this attach was not requested. An uplink restored on request meanwhile is left alone.
 	Unasked bool
-	// AllowManaged attaches a NIC that a network manager has in its care.
+	// AllowManaged allows attaching a NIC that a network manager manages.
 	AllowManaged bool
 
-	notSteer string // why mode auto has tried steer in vain
+	notSteer string // why mode auto's attempt at steer failed
 }
 
-// Uplink attaches and restores. One process at a time does: the journal's directory has a lock.
+// Uplink attaches and restores the NIC. One process does at a time: it locks the journal's directory.
 type Uplink struct {
 	path   string
 	bootID string
 	log    logr.Logger
-	// after is called after each step and each journal that was written, for tests.
+	// after is called after each step and each write of the journal, for tests.
 	after func(what string)
 
 	journal *Journal
-	// unwritable is why the journal on disk could not be written, recorded whether it or its copy was.
+	// unwritable is why the journal could not be written to disk, recorded whether it or its copy was.
 	unwritable error
 	recorded   bool
 	rebuilt    bool     // the journal was, by found
-	runDir     string   // of Open vSwitch, where no journal says it
+	runDir     string   // of Open vSwitch, if no journal says it
 	pins       string   // of the programs of mode steer, likewise
 	did        []string // steps that run has carried out
-	// noDB is why Open vSwitch's database can't be had, while run goes back. It is not asked again: one that hangs would
-	// keep the node waiting for its network.
+	// noDB is why Open vSwitch's database is unavailable, while run goes back. It is not queried again: one that hangs
+	// would keep the node waiting for its network.
 	noDB error
 }
 
@@ -117,8 +117,8 @@ var ErrRolledBack = errors.New("the NIC is restored")
 var ErrNotRecorded = errors.New("the NIC is restored, but its journal could not be written, so the next agent attaches " +
 	"it again. Make its file system writable and free some space, then restore it once more")
 
-// Open reads the journal at path, and its copy in memory. If neither can be used, Journal is nil until the first call
-// that works on the uplink has looked at the node: see Find.
+// Open reads the journal at path, and its copy in memory. If neither is usable, Journal is nil until the first call
+// that works on the uplink has observed the node: see Find.
 func Open(path string, log logr.Logger) (*Uplink, error) {
 	id, err := bootid.Read()
 	if err != nil {
@@ -128,8 +128,8 @@ func Open(path string, log logr.Logger) (*Uplink, error) {
 		runDir: cmp.Or(os.Getenv("OVS_RUNDIR"), defaultRunDir), pins: DefaultPins}, nil
 }
 
-// Find reads the journal again. Without one that can be used, it looks for an uplink on the node, with Open vSwitch's
-// database in runDir, and rebuilds the journal of what it finds: that one leads back, and Unfinished reports it.
+// Find reads the journal again. Without a usable one, it looks for an uplink on the node, with Open vSwitch's database
+// in runDir, and rebuilds the journal from what it finds: that journal leads back, and Unfinished reports it.
 func (u *Uplink) Find(ctx context.Context, runDir string) error {
 	u.runDir = runDir
 	unlock, err := u.lock(ctx)
@@ -140,17 +140,16 @@ func (u *Uplink) Find(ctx context.Context, runDir string) error {
 	return nil
 }
 
-// Journal is the journal as it was last read or written, nil if there is none.
+// Journal returns the journal as last read or written, nil if there is none.
 func (u *Uplink) Journal() *Journal { return u.journal }
 
-// Unfinished reports whether steps may be left to do: an attach or a restore was begun, or the journal is of another
-// boot.
+// Unfinished reports whether steps may remain: an attach or a restore was begun, or the journal is of another boot.
 func (u *Uplink) Unfinished() bool {
 	j := u.journal
 	return j != nil && (j.BootID != u.bootID || j.Phase == Attaching || j.Phase == Restoring)
 }
 
-// Attached reports whether an attach in this boot has ended well.
+// Attached reports whether an attach in this boot has succeeded.
 func (u *Uplink) Attached() bool {
 	return u.journal != nil && u.journal.BootID == u.bootID && u.journal.Phase == Attached
 }
@@ -158,8 +157,8 @@ func (u *Uplink) Attached() bool {
 // ThisBoot reports whether the journal is of this boot.
 func (u *Uplink) ThisBoot() bool { return u.journal != nil && u.journal.BootID == u.bootID }
 
-// Mend puts back what is missing of an uplink that is attached, and returns the steps that this took. It does nothing
-// if somebody has restored it meanwhile.
+// Mend restores what is missing of an attached uplink, and returns the steps that this took. It does nothing if the NIC
+// was restored meanwhile.
 func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -171,7 +170,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 	}
 	if u.journal.UplinkMode() == api.UplinkBridge {
 		if why, _ := u.absent(ctx); why != "" {
-			return nil, nil // nothing can be mended then: see Yield
+			return nil, nil // nothing can be repaired then: see Yield
 		}
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
@@ -183,7 +182,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 	return u.did, err
 }
 
-// followMTU has br-uplink have the MTU that somebody has given the NIC since.
+// followMTU sets br-uplink's MTU to the NIC's if that was changed since.
 func (u *Uplink) followMTU() error {
 	nic, err := findLink(u.journal.NIC.Name)
 	if err != nil || nic == nil || nic.Attrs().MTU == u.journal.Bridge.MTU {
@@ -194,9 +193,9 @@ func (u *Uplink) followMTU() error {
 	return nil
 }
 
-// Attach makes p.NIC a port of Open vSwitch, or goes on with an attach that was begun, or puts back what
-// somebody has changed of one that ended well. If it fails, or the check does not succeed in time, it restores the NIC;
-// the error then is ErrRolledBack as well, unless that fails too.
+// Attach makes p.NIC a port of Open vSwitch, or continues an attach that was begun, or reverts external changes to a
+// successful one. If it fails, or the check does not succeed in time, it restores the NIC; the error then is
+// ErrRolledBack as well, unless that fails too.
 func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 	u.runDir, u.pins = p.OVSRunDir, p.pins()
 	unlock, err := u.lock(ctx)
@@ -236,13 +235,13 @@ func (u *Uplink) attach(ctx context.Context, p Plan) error {
 		return u.rollBack(ctx, err, p, false)
 	}
 	err := u.verify(ctx, p)
-	if err == nil || ctx.Err() != nil { // a process that is told to end leaves the question to the next one
+	if err == nil || ctx.Err() != nil { // a process that is ending leaves the check to the next one
 		return err
 	}
 	return u.rollBack(ctx, err, p, !errors.As(err, new(*journal.Error)))
 }
 
-// Finish does what is left of a restore that was begun, or of an uplink of another boot.
+// Finish completes a restore that was begun, or removes what is left of an uplink of another boot.
 func (u *Uplink) Finish(ctx context.Context) error {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -262,7 +261,7 @@ func (u *Uplink) finish(ctx context.Context) error {
 	return nil
 }
 
-// leaveOtherMode restores an uplink that is attached, or on the way there, in another mode than p wants.
+// leaveOtherMode restores an uplink that is attached or attaching in another mode than p wants.
 func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
 	want := p.Mode
 	if want == "" {
@@ -272,7 +271,7 @@ func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
 	if j == nil || j.Phase == Detached || want == api.UplinkAuto || want == j.UplinkMode() {
 		return nil
 	}
-	err := u.tryDisk() // or it could not be attached again
+	err := u.tryDisk() // otherwise it could not be attached again
 	if err == nil {
 		journal.GoBack(j, "the mode is to be "+want)
 		if err = u.write("restore"); err == nil {
@@ -317,13 +316,13 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	}
 	if err := u.write("begin"); err != nil {
 		u.journal = before
-		return fmt.Errorf("%s is not attached, since what it has could not be recorded: %w", p.NIC, err)
+		return fmt.Errorf("%s is not attached, since its configuration could not be recorded: %w", p.NIC, err)
 	}
 	return nil
 }
 
-// Restore puts the NIC back as the journal has it. reason replaces the journal's, also where the NIC is back already.
-// It needs no ovs-vswitchd, and of ovsdb-server or its file one. Without a journal there is nothing to do.
+// Restore restores the NIC as the journal has it. reason replaces the journal's, even if the NIC is already restored.
+// It needs no ovs-vswitchd, and either ovsdb-server or its file. Without a journal there is nothing to do.
 func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -341,7 +340,7 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	return u.restore(ctx, reason, "")
 }
 
-// restore begins a restore, or goes on with one. yielded is for the journal.
+// restore begins a restore, or continues one. yielded is for the journal.
 func (u *Uplink) restore(ctx context.Context, reason, yielded string) error {
 	journal.GoBack(u.journal, reason)
 	u.journal.Yielded = yielded
@@ -349,14 +348,14 @@ func (u *Uplink) restore(ctx context.Context, reason, yielded string) error {
 	return u.run(ctx)
 }
 
-// rollBack restores because of why, and puts the next attach off. unreached: the attach was complete, and nobody
-// answered.
+// rollBack restores because of why, and postpones the next attach. unreached: the attach was complete, but the network
+// was unreachable.
 func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool) error {
 	u.log.Error(why, "restoring the NIC", "nic", u.journal.NIC.Name)
 	j := u.journal
 	journal.GoBack(j, why.Error())
 	_, j.Yielded = u.absent(context.WithoutCancel(ctx))
-	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch is what did not answer, and its return what is waited for
+	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch did not answer, and the next attach waits for it
 	j.Failed = !unreached
 	if j.Unreached || j.Failed {
 		journal.Postpone(j, p.RetryAfter)
@@ -372,7 +371,6 @@ func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool
 	return fmt.Errorf("%w; %w", why, ErrRolledBack)
 }
 
-// verify waits until the node is reached.
 func (u *Uplink) verify(ctx context.Context, p Plan) error {
 	deadline := time.Now().Add(p.RollbackAfter)
 	for {
@@ -394,8 +392,8 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 	}
 }
 
-// run does what is left to do, also in a process that is told to end: the node is not left half-way. What failed on the
-// way back is tried once more after the rest.
+// run does the remaining steps, even in a process that is ending: the node is not left halfway. What failed on the way
+// back is retried once after the rest.
 func (u *Uplink) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
 	defer cancel()
@@ -406,7 +404,7 @@ func (u *Uplink) run(ctx context.Context) error {
 	return err
 }
 
-// described is a step with why it was done, as far as that is known.
+// described returns a step with its cause, if known.
 func described(s Step, o Observed) string {
 	if s.Name == stepBridge && !s.Back && len(o.Wrong) > 0 {
 		return fmt.Sprintf("%s (%s)", s, strings.Join(o.Wrong, ", "))
@@ -414,8 +412,8 @@ func described(s Step, o Observed) string {
 	return s.String()
 }
 
-// pass does what Next says until there is nothing left, or a step forward fails. A step back that fails is left out,
-// and the others are done all the same.
+// pass does what Next says until nothing is left, or a step forward fails. A step back that fails is skipped, and the
+// others are done nevertheless.
 func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 	var failed []string
 	var errs []error
@@ -460,8 +458,8 @@ func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 	return false, fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", mostSteps)
 }
 
-// wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
-// still believes it. On the userspace datapath it only has copies of the frames.
+// wouldBeTakenAgain reports whether freeing the NIC is pointless while its row stays in the database, since
+// ovs-vswitchd still follows it. On the userspace datapath it only receives copies of the frames.
 func (u *Uplink) wouldBeTakenAgain(o Observed) bool {
 	return o.Taken && !o.Mutes && vswitchd.Running(u.journal.DB.RunDir) && u.journal.Yielded != hungStart
 }
@@ -480,7 +478,7 @@ func (s Step) String() string {
 	return s.Name
 }
 
-// ended takes note of a restore that has come to its end. err says what went wrong on the way.
+// ended records that a restore has ended. err says what failed on the way.
 func (u *Uplink) ended(o Observed, err error) error {
 	if !goesBack(*u.journal, o) {
 		return nil

@@ -10,21 +10,21 @@ import (
 
 // Why an uplink yields.
 const (
-	// VswitchdEnds is the reason where ovs-vswitchd still runs, and is about to be told to end.
+	// VswitchdEnds is the reason if ovs-vswitchd still runs, but is about to be stopped.
 	VswitchdEnds = "Open vSwitch is stopping"
-	// VswitchdDead is the reason where none runs.
+	// VswitchdDead is the reason if none runs.
 	VswitchdDead = "ovs-vswitchd is not running"
-	// VswitchdHangs is the reason where one runs and does nothing.
+	// VswitchdHangs is the reason if one runs but hangs.
 	VswitchdHangs = "ovs-vswitchd runs, but does not answer"
 )
 
-// What a journal has for the start of ovs-vswitchd where none runs, or where the one that runs hangs.
+// What a journal has for the start of ovs-vswitchd if none runs, or if it hangs.
 const noStart, hungStart = "none", "hangs"
 
-// Yield gives the NIC back to the host while Open vSwitch is away: in mode bridge all that the host sends and receives
-// goes through it, also what brings the next Open vSwitch to the node, such as its image. The journal says that it is
-// to be attached again as soon as another ovs-vswitchd runs: see Due. An attach whose process is gone is undone too.
-// It does nothing, and returns false, if the NIC is not attached in mode bridge, but to finish a restore.
+// Yield restores the NIC to the host while Open vSwitch is down: in mode bridge all of the host's traffic goes through
+// it, including what the next Open vSwitch needs, such as its image. The journal says that the NIC is to be attached
+// again as soon as another ovs-vswitchd runs: see Due. An attach that was interrupted is undone too. If the NIC is not
+// attached in mode bridge it only finishes a restore, and returns false.
 func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err error) {
 	unlock, err := u.lock(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err er
 	return true, u.restore(ctx, reason, start)
 }
 
-// repair puts back what is missing of an uplink that is attached, or yields if that is in vain.
+// repair restores what is missing of an attached uplink, or yields if that is impossible.
 func (u *Uplink) repair(ctx context.Context) error {
 	why, start := u.lost(ctx)
 	if why == "" {
@@ -56,7 +56,7 @@ func (u *Uplink) repair(ctx context.Context) error {
 	return fmt.Errorf("%s: the host has %s until that changes", why, u.journal.NIC.Name)
 }
 
-// lost returns absent's answer if the node's addresses went with br-uplink, which only ovs-vswitchd makes again.
+// lost returns absent's result if the node's addresses were lost with br-uplink, which only ovs-vswitchd recreates.
 func (u *Uplink) lost(ctx context.Context) (why, start string) {
 	device, err := findLink(u.journal.Bridge.Name)
 	if err != nil || device != nil || u.journal.UplinkMode() != api.UplinkBridge {
@@ -65,7 +65,8 @@ func (u *Uplink) lost(ctx context.Context) (why, start string) {
 	return u.absent(ctx)
 }
 
-// absent is why no ovs-vswitchd works, as a reason to yield, and what a journal has for its start; empty: one does.
+// absent returns why no ovs-vswitchd works, as a reason to yield, and what a journal has for its start; empty: one
+// does.
 func (u *Uplink) absent(ctx context.Context) (why, start string) {
 	switch {
 	case !vswitchd.Running(u.journal.DB.RunDir):
@@ -76,13 +77,12 @@ func (u *Uplink) absent(ctx context.Context) (why, start string) {
 	return "", ""
 }
 
-// Yielded reports whether the host has its NIC back only as long as Open vSwitch is away.
+// Yielded reports whether the NIC is restored only while Open vSwitch is down.
 func (u *Uplink) Yielded() bool {
 	return u.isDetached() && u.journal.Yielded != ""
 }
 
-// Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now, or that which hung
-// answers again.
+// Due reports whether the uplink has yielded, and a new ovs-vswitchd runs now, or the one that hung answers again.
 func (u *Uplink) Due(ctx context.Context) bool {
 	if !u.Yielded() || u.startNow() == u.journal.Yielded {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// While Open vSwitch is away the host has its NIC, with all that it had, and it is attached again when another
+// While Open vSwitch is down the host has its NIC, with its whole configuration, and it is attached again when another
 // ovs-vswitchd runs, not before; whatever kills the process that yields.
 func TestRootYield(t *testing.T) {
 	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting

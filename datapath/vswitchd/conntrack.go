@@ -10,28 +10,28 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/jsonrpc"
 )
 
-// Connection is one that conntrack has an entry of, as its first packet went. What has no ports, pings for one, has 0.
+// Connection is a conntrack entry, in the direction of its first packet. Without ports, as for a ping, they are 0.
 type Connection struct {
 	Protocol uint8 // IANA's number
 	From, To netip.AddrPort
-	// Answers come from To, or from what that is translated to.
+	// Replies come from To, or from what it is translated to.
 	Answers netip.AddrPort
-	Closed  bool // TCP: it has surely ended. One that is half closed goes on.
+	Closed  bool // TCP: it has certainly ended. One that is half closed has not.
 }
 
 const tcp, udp, sctp = 6, 17, 132
 
-// protocols are the names of IANA's numbers in what Open vSwitch prints; others are numbers there.
+// protocols are the names that Open vSwitch prints for IANA's numbers; it prints others as numbers.
 var protocols = map[string]uint8{"icmp": 1, "igmp": 2, "tcp": tcp, "udp": udp, "dccp": 33, "icmpv6": 58,
 	"sctp": sctp, "udplite": 136}
 
-// HasPorts reports whether ports tell the packets of a connection from others.
+// HasPorts reports whether connections are distinguished by ports.
 func (c Connection) HasPorts() bool {
 	return c.Protocol == tcp || c.Protocol == udp || c.Protocol == sctp
 }
 
 // EachConnection calls each with the connections of a conntrack zone of the datapath of that type, as they are read. It
-// takes as long as ctx allows: some seconds where there are hundreds of thousands. An error of each ends it.
+// may take until ctx ends: some seconds for hundreds of thousands. An error from each ends it.
 func EachConnection(ctx context.Context, runDir, datapath string, zone uint16, each func(Connection) error) error {
 	socket, err := controlSocket(runDir)
 	if err != nil {

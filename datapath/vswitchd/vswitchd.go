@@ -1,5 +1,5 @@
-// Package vswitchd knows the ovs-vswitchd process of a node: whether one runs, which start of it that is, and how to
-// give it commands over its control socket, as ovs-appctl(8) does.
+// Package vswitchd queries the ovs-vswitchd process of a node: whether one runs, which start of it that is, and
+// commands over its control socket, as with ovs-appctl(8).
 //
 // Each function takes Open vSwitch's run directory, such as /var/run/openvswitch, and finds the process by the PID file
 // in it. That works across containers: file locks and sockets do not care about PID namespaces.
@@ -18,7 +18,7 @@ import (
 
 func pidFile(runDir string) string { return filepath.Join(runDir, "ovs-vswitchd.pid") }
 
-// Running reports whether an ovs-vswitchd lives: as long as it does, it holds a lock on its PID file. If that can't be
+// Running reports whether an ovs-vswitchd is running: while it is, it holds a lock on its PID file. If that cannot be
 // read, it reports true: what is done to a node without ovs-vswitchd would harm one with it.
 func Running(runDir string) bool {
 	f, err := os.Open(pidFile(runDir))
@@ -37,8 +37,8 @@ func Running(runDir string) bool {
 }
 
 // StartID identifies the last start of ovs-vswitchd, whether it still runs or has crashed since: inode and modification
-// time, in nanoseconds, of the PID file, which each start makes anew. It is empty if there is no PID file: ovs-vswitchd
-// was never started, or ended as it was told to.
+// time, in nanoseconds, of the PID file, which each start recreates. It is empty if there is no PID file: ovs-vswitchd
+// was never started, or was stopped properly.
 //
 // build/ovs/fairlead-ovs-guard writes the same text; the two are compared through the database.
 func StartID(runDir string) (string, error) {
@@ -53,7 +53,7 @@ func StartID(runDir string) (string, error) {
 	return fmt.Sprintf("%d.%d.%09d", info.Sys().(*syscall.Stat_t).Ino, mtime.Unix(), mtime.Nanosecond()), nil
 }
 
-// RunningStartID is the StartID of the ovs-vswitchd that runs. It is empty if none does, or if it ends just now.
+// RunningStartID returns the StartID of the running ovs-vswitchd. It is empty if none runs, or if it is just ending.
 func RunningStartID(runDir string) string {
 	if !Running(runDir) {
 		return ""

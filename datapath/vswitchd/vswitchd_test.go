@@ -94,11 +94,11 @@ func TestRunning(t *testing.T) {
 		t.Errorf("the second start is %q, the first was %q", second, first)
 	}
 	if Running(t.TempDir()) {
-		t.Error("one runs where there is no PID file")
+		t.Error("one runs without a PID file")
 	}
 }
 
-// One that is stopped hangs, until it goes on; one that is dead, or whose socket is elsewhere, does not.
+// A stopped one hangs until it continues; one that is dead, or has its socket elsewhere, does not.
 func TestHangs(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	hangs := func(want bool, when string) {

@@ -18,9 +18,9 @@ import (
 // and RetransTimer of RFC 4861 section 10; RFC 5227 asks for two, two seconds apart.
 const announcements, announceEvery = 3, time.Second
 
-// Announce tells the network of a pod that its addresses are at mac, by frames out of
-// its interface ifName in the network namespace at path netns. Devices that had the
-// addresses elsewhere learn of it. It takes two seconds, or until ctx ends.
+// Announce announces on a pod's network that its addresses are at mac, with frames from its interface ifName in the
+// network namespace at path netns. Devices that had cached another MAC update it. It takes two seconds, or until ctx
+// ends.
 func Announce(ctx context.Context, netns, ifName string, mac api.MAC, addrs []netip.Addr) error {
 	s, err := openIn(netns, ifName)
 	if err != nil {
@@ -46,7 +46,7 @@ func Announce(ctx context.Context, netns, ifName string, mac api.MAC, addrs []ne
 	}
 }
 
-// openIn opens a socket that stays in a pod's network namespace, on a thread of its own.
+// openIn opens a socket that stays in a pod's network namespace, on a separate thread.
 func openIn(netns, ifName string) (s *os.File, err error) {
 	pod, err := ns.GetNS(netns)
 	if err != nil {

@@ -26,9 +26,8 @@ const (
 // tries is how often a ping is sent before its address counts as silent: one packet may be lost.
 const tries = 2
 
-// Echo pings an address with IP packets of size bytes that may not be cut into
-// fragments, and returns nil as soon as one is answered. It waits for each that
-// long. It needs root.
+// Echo pings an address with IP packets of size bytes that must not be fragmented, and returns nil as soon as one is
+// answered. It waits that long for each. It needs root.
 func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) error {
 	conn, err := dialEcho(ctx, to)
 	if err != nil {
@@ -73,8 +72,7 @@ func ping(conn net.Conn, to netip.Addr, size int, id uint16, wait time.Duration)
 	}
 }
 
-// dialEcho opens a raw socket that is connected to one address, and that asks the
-// path anew each time.
+// dialEcho opens a raw socket connected to one address, which never fragments and ignores the cached path MTU.
 func dialEcho(ctx context.Context, to netip.Addr) (net.Conn, error) {
 	network, level, option, value := "ip4:icmp", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 	if to.Is6() {
@@ -104,7 +102,7 @@ func echoMessage(to netip.Addr, size int, id uint16) []byte {
 	return m
 }
 
-// isReply tells whether a packet answers the ping of that number. One of IPv4 comes with its IP header.
+// isReply reports whether a packet answers the ping with that ID. An IPv4 packet includes its IP header.
 func isReply(packet []byte, to netip.Addr, id uint16) bool {
 	kind := byte(reply6)
 	if to.Is4() {

@@ -3,7 +3,7 @@ package wire
 import "golang.org/x/sys/unix"
 
 // claims is a filter (Linux Documentation/networking/filter.rst) for received ARP and neighbour advertisements of one
-// VLAN, 0 for untagged ones. The kernel has taken the tag out of the frame, and keeps it beside.
+// VLAN, 0 for untagged ones. The kernel has stripped the tag from the frame, and keeps it separately.
 func claims(vlan uint16) []unix.SockFilter {
 	const (
 		loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS

@@ -21,8 +21,8 @@ const (
 	hopLimit    = 255 // neighbour discovery is never routed
 )
 
-// probe asks for addr and claims nothing: the sender's address is 0.0.0.0
-// (RFC 5227 section 1.1) or :: (RFC 4862 section 5.4.2).
+// probe queries addr and claims nothing: the sender's address is 0.0.0.0 (RFC 5227 section 1.1) or :: (RFC 4862 section
+// 5.4.2).
 func probe(from api.MAC, vlan uint16, addr netip.Addr) []byte {
 	if addr.Is4() {
 		return ethernet(broadcast(), from, vlan, etherARP, arp(from, netip.IPv4Unspecified(), addr))
@@ -33,9 +33,8 @@ func probe(from api.MAC, vlan uint16, addr netip.Addr) []byte {
 		neighbour(netip.IPv6Unspecified(), group, neighbourNS, 0, addr, nil))
 }
 
-// announcement tells all that addr is at mac: an ARP request for the sender's
-// own address (RFC 5227 section 1.1), or an unsolicited neighbour advertisement
-// that overrides what is cached.
+// announcement announces that addr is at mac: an ARP request for the sender's own address (RFC 5227 section 1.1), or an
+// unsolicited neighbour advertisement that overrides caches.
 func announcement(mac api.MAC, addr netip.Addr) []byte {
 	if addr.Is4() {
 		return ethernet(broadcast(), mac, 0, etherARP, arp(mac, addr, addr))
@@ -48,13 +47,13 @@ func announcement(mac api.MAC, addr netip.Addr) []byte {
 
 func broadcast() api.MAC { return api.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
 
-// multicast is the Ethernet address of an IPv6 group (RFC 2464 section 7).
+// multicast returns the Ethernet address of an IPv6 group (RFC 2464 section 7).
 func multicast(group netip.Addr) api.MAC {
 	g := group.As16()
 	return api.MAC{0x33, 0x33, g[12], g[13], g[14], g[15]}
 }
 
-// ethernet is a frame, tagged unless vlan is 0.
+// ethernet returns a frame, tagged unless vlan is 0.
 func ethernet(to, from api.MAC, vlan, etherType uint16, payload []byte) []byte {
 	f := append(append([]byte{}, to[:]...), from[:]...)
 	if vlan != 0 {
@@ -63,15 +62,14 @@ func ethernet(to, from api.MAC, vlan, etherType uint16, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
 }
 
-// arp is a request (RFC 826) for target.
+// arp returns a request (RFC 826) for target.
 func arp(from api.MAC, sender, target netip.Addr) []byte {
 	p := []byte{0, 1, 8, 0, 6, 4, 0, 1}
 	p = append(append(p, from[:]...), sender.AsSlice()...)
 	return append(append(p, 0, 0, 0, 0, 0, 0), target.AsSlice()...)
 }
 
-// neighbour is an IPv6 packet with a neighbour solicitation or advertisement
-// (RFC 4861 section 4).
+// neighbour returns an IPv6 packet with a neighbour solicitation or advertisement (RFC 4861 section 4).
 func neighbour(src, dst netip.Addr, kind, flags byte, target netip.Addr, option []byte) []byte {
 	msg := append([]byte{kind, 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
 	msg = append(msg, option...)
@@ -80,13 +78,13 @@ func neighbour(src, dst netip.Addr, kind, flags byte, target netip.Addr, option 
 	return append(append(append(p, src.AsSlice()...), dst.AsSlice()...), msg...)
 }
 
-// checksum is that of an ICMPv6 message (RFC 8200 section 8.1).
+// checksum returns the checksum of an ICMPv6 message (RFC 8200 section 8.1).
 func checksum(src, dst netip.Addr, msg []byte) uint16 {
 	lengthAndKind := []byte{0, 0, byte(len(msg) >> 8), byte(len(msg)), 0, 0, 0, icmpv6}
 	return internetChecksum(src.AsSlice(), dst.AsSlice(), lengthAndKind, msg)
 }
 
-// internetChecksum is that of RFC 1071. Each part but the last is of an even length.
+// internetChecksum returns the checksum of RFC 1071. Each part but the last has an even length.
 func internetChecksum(parts ...[]byte) uint16 {
 	sum := uint32(0)
 	for _, part := range parts {
@@ -103,8 +101,8 @@ func internetChecksum(parts ...[]byte) uint16 {
 	return ^uint16(sum)
 }
 
-// claim is the address that an untagged frame says somebody has, and who. A probe claims
-// nothing: two nodes may ask for the same free address at once.
+// claim returns the address that an untagged frame claims, and its owner. A probe claims nothing: two nodes may probe
+// the same free address at once.
 func claim(f []byte) (addr netip.Addr, owner api.MAC, ok bool) {
 	if len(f) < etherLen {
 		return addr, owner, false

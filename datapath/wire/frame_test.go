@@ -12,7 +12,7 @@ import (
 func mac() api.MAC { return api.MAC{0x02, 0, 0, 0, 0, 0x05} }
 
 // The bytes are those that arping -D, arping -A, ndisc6 and the kernel's own
-// duplicate address detection send, but for the addresses.
+// duplicate address detection send, except for the addresses.
 func TestFrames(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::1:2:3")
 	for _, c := range []struct {

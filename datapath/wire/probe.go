@@ -16,13 +16,12 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
 
-// Question asks who uses Addrs.
+// Question is a query for the users of Addrs.
 type Question struct {
-	// NIC is the interface whose wire is asked, by its name in the network
-	// namespace of the calling thread. It is up, and promiscuous if it filters
-	// VLANs in hardware: a port of Open vSwitch is.
+	// NIC is the interface to probe on, by its name in the network namespace of the calling thread. It is up, and
+	// promiscuous if it filters VLANs in hardware: a port of Open vSwitch is.
 	NIC string
-	// VLAN of the question and of its answers, 1 to 4094; 0 is untagged.
+	// VLAN of the probes and their replies, 1 to 4094; 0 is untagged.
 	VLAN uint16
 	// Addrs are IPv4 or IPv6 addresses, one or more.
 	Addrs []netip.Addr
@@ -30,9 +29,9 @@ type Question struct {
 	Timeout time.Duration
 }
 
-// Ask returns the MAC of each address that somebody uses. It asks twice, lest one
-// lost frame make an address free, and returns early only when all are used. The
-// error says what kept it from asking: nothing is known of any address then.
+// Ask returns the MAC of each address in use. It probes twice, so that one lost frame does not make an address look
+// free, and returns early only if all are in use. The error says why it could not probe: then nothing is known about
+// any address.
 func Ask(ctx context.Context, q Question) (map[netip.Addr]api.MAC, error) {
 	used, err := q.ask(ctx)
 	if err != nil {
@@ -55,8 +54,8 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
-	// The kernel lets a packet socket go only after all processors have passed by (synchronize_net), which takes 10 to
-	// 20 ms on a busy one. The answer is known, and a pod waits for it.
+	// The kernel closes a packet socket only after a grace period of all processors (synchronize_net), which takes 10 to
+	// 20 ms on a busy one. The result is known, and a pod waits for it.
 	defer func() { go s.Close() }()
 	own, used := api.MAC(device.HardwareAddr), map[netip.Addr]api.MAC{}
 	for range 2 {
@@ -67,12 +66,12 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	return used, nil
 }
 
-// mostLate is how many frames are read after the time: more than a socket's buffer holds, and an end where they keep
-// coming.
+// mostLate is how many frames are read after the deadline: more than a socket's buffer holds, but bounded if they keep
+// arriving.
 const mostLate = 1 << 12
 
-// round asks once and listens for half of the time. What has come in this time counts however late the process is to
-// read it: one that gets no processor for so long must not take an address for free.
+// round probes once and listens for half of the time. What arrived in that time counts however late the process reads
+// it: a process starved of CPU must not take an address for free.
 func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) error {
 	for _, a := range q.Addrs {
 		if _, known := used[a]; known {
@@ -108,7 +107,7 @@ func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) er
 	return nil
 }
 
-// arrived reads a frame that the socket has already, whatever its deadline. The error is EAGAIN if it has none.
+// arrived reads a frame already in the socket, ignoring its deadline. The error is EAGAIN if there is none.
 func arrived(s *os.File, frame []byte) (n int, err error) {
 	raw, err := s.SyscallConn()
 	if err != nil {

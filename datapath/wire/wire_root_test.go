@@ -264,8 +264,7 @@ func TestRootAskNobody(t *testing.T) {
 	}
 }
 
-// A neighbour that had the address elsewhere learns where it is now, and hears of it
-// three times.
+// A neighbour that had another MAC for the address learns the new one, and is told three times.
 func TestRootAnnounce(t *testing.T) {
 	pod, far := pair(t)
 	own := addrs("192.0.2.7", "2001:db8::7")
@@ -326,7 +325,7 @@ func listen(t *testing.T, n *nstest.NS) map[netip.Addr]chan api.MAC {
 	return heard
 }
 
-// A ping of the path's MTU is answered, a larger one can't be sent or isn't, and nobody's address does not answer.
+// A ping of the path's MTU is answered, a larger one can't be sent or isn't, and an unused address does not answer.
 func TestRootEcho(t *testing.T) {
 	node, far := pair(t)
 	for n, suffix := range map[*nstest.NS]string{node: "1", far: "7"} {

@@ -50,7 +50,7 @@ func OfNode() []string {
 // key identifies a finding in two passes.
 func key(f report.Finding) string { return fmt.Sprint(f.Check, f.Kind, f.About) }
 
-// Gap is a check that was not made, and why.
+// Gap is a check that was not run, and why.
 type Gap struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`
@@ -61,7 +61,7 @@ type Gap struct {
 // Result is what all checks found.
 type Result struct {
 	Severity report.Severity `json:"severity"`
-	// Examined are the checks that were made. NotKnown are messages about what these could not read.
+	// Examined are the checks that ran. NotKnown are messages about what these could not read.
 	Examined    []string         `json:"examined"`
 	NotExamined []Gap            `json:"notExamined,omitempty"`
 	NotKnown    []string         `json:"notKnown,omitempty"`
@@ -70,7 +70,7 @@ type Result struct {
 
 // Options is the input of the checks.
 type Options struct {
-	// Checks are those to make; nil: all.
+	// Checks are those to run; nil: all.
 	Checks []string
 	// Client is the client of the Kubernetes API; nil: there is none, because of NoClient.
 	Client   *kube.Client
@@ -80,15 +80,15 @@ type Options struct {
 	NoNode string
 	// Here: an agent is configured on this machine.
 	Here bool
-	// Reaches asks the agents of all nodes for CheckReach: each side has all its paths. nil: that of this node is asked.
+	// Reaches queries the agents of all nodes for CheckReach: each side has all its paths. nil: only this node's agent is.
 	Reaches func(context.Context) (sides []reach.Side, notKnown []string, err error)
-	// NetworkPolicies is the agent's setting of that name; empty where it is not known.
+	// NetworkPolicies is the agent's setting of that name; empty if it is not known.
 	NetworkPolicies string
 	// SecondLook is the time between two checks of state that changes all the time. Only what both find is reported.
 	SecondLook time.Duration
 }
 
-// Examine makes the checks. Those of the node do not wait for those of the cluster: an API server that does not answer
+// Examine runs the checks. Those of the node do not wait for those of the cluster: an API server that does not answer
 // would leave them no time, and they would find everything dead.
 func Examine(ctx context.Context, o Options) Result {
 	r := Result{Examined: []string{}, Findings: []report.Finding{}}
@@ -110,7 +110,7 @@ func Examine(ctx context.Context, o Options) Result {
 	return r
 }
 
-// examineAll makes those of the checks that were chosen, one after the other.
+// examineAll runs those of the checks that were chosen, one after the other.
 func (o Options) examineAll(ctx context.Context, checks []string) (r Result) {
 	for _, c := range checks {
 		if o.Checks != nil && !slices.Contains(o.Checks, c) {
@@ -140,7 +140,7 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 	return o.examineOne(ctx, c)
 }
 
-// reaches asks all agents, and that of this node alone where that cannot be done.
+// reaches queries all agents, or only this node's if that fails.
 func (o Options) reaches(ctx context.Context) (found []report.Finding, notKnown []string, gap *Gap) {
 	asking, cancel := context.WithTimeout(ctx, reachesShare(ctx))
 	defer cancel()
@@ -159,7 +159,7 @@ func (o Options) reaches(ctx context.Context) (found []report.Finding, notKnown 
 	return found, notKnown, gap
 }
 
-// examineOne makes a check, of the cluster or of this node.
+// examineOne runs a check of the cluster or of this node.
 func (o Options) examineOne(ctx context.Context, c string) (found []report.Finding, notKnown []string, gap *Gap) {
 	ofNode := slices.Contains(OfNode(), c)
 	switch {
@@ -203,7 +203,8 @@ func (o Options) examineCluster(ctx context.Context, c string) (found []report.F
 	return found, notKnown, err
 }
 
-// reachesShare is how long asking all agents may take: an API server that does not answer leaves time for this node's.
+// reachesShare is how long querying all agents may take: it leaves time to query this node's if the API server does not
+// answer.
 func reachesShare(ctx context.Context) time.Duration {
 	if end, bounded := ctx.Deadline(); bounded {
 		return time.Until(end) * 2 / 3
@@ -211,7 +212,7 @@ func reachesShare(ctx context.Context) time.Duration {
 	return time.Minute
 }
 
-// twice checks, and if something is found checks again: what only one check found was transient.
+// twice checks, and checks again if something is found: what only one check found was transient.
 func twice(ctx context.Context, wait time.Duration, look func(context.Context) ([]report.Finding, error)) (
 	[]report.Finding, error) {
 	first, err := look(ctx)

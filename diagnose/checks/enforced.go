@@ -14,10 +14,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// sampledPairs is how many connections Open vSwitch is asked about: each takes it some milliseconds.
+// sampledPairs is how many connections Open vSwitch is asked to simulate: each takes a few milliseconds.
 const sampledPairs = 20
 
-// idle tells of policies that do nothing.
+// idle finds policies that have no effect.
 func idle(all []compile.Idle) []report.Finding {
 	var nothing, ports, evidence []string
 	for _, i := range all {
@@ -37,18 +37,18 @@ func idle(all []compile.Idle) []report.Finding {
 	var out []report.Finding
 	if len(nothing) > 0 {
 		out = append(out, finding("policies-select-nothing", nothing, nothing,
-			report.Count(len(nothing), "1 policy selects", "%d policies select")+" no pod: what they should block passes, unless "+
-				"their pods are yet to come", "Compare the labels in podSelector or subject with those of pods: kubectl get pods -A --show-labels"))
+			report.Count(len(nothing), "1 policy selects", "%d policies select")+" no pod: traffic that they should block passes, unless "+
+				"their pods have yet to be created", "Compare the labels in podSelector or subject with those of pods: kubectl get pods -A --show-labels"))
 	}
 	if len(ports) > 0 {
 		out = append(out, finding("policies-name-unknown-ports", ports, evidence,
-			report.Count(len(ports), "1 policy names", "%d policies name")+" a port that no pod has that the rule could be about: "+
-				"it accepts or denies nothing", "Give the port that name in the containers of the pods, or name it by its number"))
+			report.Count(len(ports), "1 policy names", "%d policies name")+" a port that no pod in the rule's scope has: "+
+				"the rule accepts or denies nothing by it", "Give the port that name in the pods' containers, or give the port's number in the policy"))
 	}
 	return out
 }
 
-// enforced compares what Open vSwitch of this node does with what policies mean, for some connections from pods of this
+// enforced compares what this node's Open vSwitch does with what policies mean, for some connections from pods on this
 // node to others, and from outside to them.
 func (o Options) enforced(ctx context.Context, c *verdict.Cluster, sw *verdict.Switch) ([]report.Finding, error) {
 	var differ, evidence []string
@@ -66,16 +66,16 @@ func (o Options) enforced(ctx context.Context, c *verdict.Cluster, sw *verdict.S
 		return nil, nil
 	}
 	return []report.Finding{{Check: CheckPolicies, Kind: "policies-enforced-otherwise", Severity: report.Failing, About: differ,
-		Cause: "Open vSwitch on this node does something else with connections than policies want: the agent does not run, or has " +
-			"not followed a change, or this is an error of Fairlead",
-		Evidence: evidence, Remedies: []report.Remedy{{Text: "See whether the agent is well: fairleadctl doctor agent. If it is, " +
+		Cause: "Open vSwitch on this node does not do with connections what the policies say: the agent does not run, or has " +
+			"not applied a change yet, or this is a bug in Fairlead",
+		Evidence: evidence, Remedies: []report.Remedy{{Text: "Check the agent: fairleadctl doctor agent. If it is well, " +
 			"report this, with the output of: fairleadctl policy trace FROM TO:PORT/PROTOCOL"}}}}, nil
 }
 
 // outside are addresses that no pod or node should have (RFC 5737, RFC 3849).
 var outside = []netip.Addr{netip.MustParseAddr("203.0.113.99"), netip.MustParseAddr("2001:db8::99")}
 
-// sample returns n connections at random that involve pods of this node.
+// sample returns up to n random connections that involve pods on this node.
 func sample(c *verdict.Cluster, local []policy.PodKey, n int) (out []verdict.Connection) {
 	var all []policy.Pod
 	for _, p := range c.Pods {
@@ -83,7 +83,7 @@ func sample(c *verdict.Cluster, local []policy.PodKey, n int) (out []verdict.Con
 			all = append(all, p)
 		}
 	}
-	for range 4 * n { // some have no addresses, or none of one family
+	for range 4 * n { // some have no addresses, or none of the same family
 		if len(out) == n || len(local) == 0 || len(all) == 0 {
 			break
 		}
@@ -107,7 +107,7 @@ func sample(c *verdict.Cluster, local []policy.PodKey, n int) (out []verdict.Con
 	return out
 }
 
-// somePort is one that a policy names, or any.
+// somePort is a port that a policy names, or any.
 func somePort(c *verdict.Cluster) uint16 {
 	var ports []uint16
 	for _, p := range c.Policies {
@@ -125,14 +125,14 @@ func somePort(c *verdict.Cluster) uint16 {
 	return ports[rand.IntN(len(ports))]
 }
 
-// enforceable are the findings about policies that agents can enforce, where they do.
+// enforceable are the findings about policies that agents can enforce, if they do.
 func (o Options) enforceable(ctx context.Context) ([]report.Finding, error) {
 	var sw *verdict.Switch
 	local := func(policy.PodKey) bool { return false }
 	if o.Node != nil && o.NetworkPolicies == api.PoliciesEnforce && os.Geteuid() == 0 {
 		var err error
 		if sw, err = verdict.Open(ctx, o.Node.Config); err != nil {
-			return nil, fmt.Errorf("what Open vSwitch enforces: %w", err)
+			return nil, fmt.Errorf("reading what Open vSwitch enforces: %w", err)
 		}
 		local = sw.Has
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// firewall checks whether rules of nftables drop the tunnel's packets, or those that pods of this node and of others
-// exchange without one. The agent's own ACCEPT is in iptables, and ends one base chain there: firewalld and others have
-// their own.
+// firewall checks whether nftables rules drop the tunnel's packets, or those that pods on this node and on others
+// exchange without a tunnel. The agent's own ACCEPT is in iptables, and ends only that base chain: firewalld and others
+// have their own.
 func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("this needs root (sudo)")
@@ -36,7 +36,7 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 		return nil, nil
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
-		return nil, nil // whoever made such rules had the program
+		return nil, nil // without the program there are no such rules
 	}
 	rules, err := firewall.Read(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	return slices.Concat(ofTunnel.ofTunnel(s, tunnel), ofPods.ofPods(s)), nil
 }
 
-// routedPackets are those with which agents probe a podCIDR to which this node routes; false: there are none, or they
-// pass another interface.
+// routedPackets are the packets by which agents probe a podCIDR that this node routes to; false: there are none, or
+// they use another interface.
 func routedPackets(gateway string, s api.AgentState, there netip.Prefix) (in, out firewall.Packet, ok bool) {
 	i := slices.IndexFunc(s.PodCIDRs, func(own netip.Prefix) bool { return own.Addr().Is4() == there.Addr().Is4() })
 	if i < 0 {
@@ -86,7 +86,7 @@ type drop struct {
 	routed []netip.Prefix // of these nodes
 }
 
-// look adds what drops the packets, which come from a node or go to it.
+// look adds what drops these packets from or to a node.
 func (all *drops) look(rules firewall.Ruleset, peer api.AgentPeer, in, out firewall.Packet) {
 	for _, packet := range []firewall.Packet{in, out} {
 		by, dropped := rules.Dropped(packet)
@@ -110,8 +110,8 @@ func (all drops) ofTunnel(s api.AgentState, tunnel nat.Tunnel) (found []report.F
 	what := map[bool]string{true: "GRE", false: fmt.Sprintf("%s port %d", tunnel.Protocol, tunnel.Port)}[tunnel.Port == 0]
 	for _, d := range all {
 		way := map[bool]string{true: "from", false: "to"}[d.in]
-		found = append(found, d.finding("tunnel-dropped", fmt.Sprintf("a firewall of this node drops the tunnel's packets (%s) %s %s: "+
-			"no pod here reaches pods there, nor is reached from there", what, way, nodesInWords(d.nodes)), d.openTunnel(s.Transport, tunnel)))
+		found = append(found, d.finding("tunnel-dropped", fmt.Sprintf("a firewall on this node drops the tunnel's packets (%s) %s %s: "+
+			"pods on this node and pods there do not reach each other", what, way, nodesInWords(d.nodes)), d.openTunnel(s.Transport, tunnel)))
 	}
 	return found
 }
@@ -119,9 +119,9 @@ func (all drops) ofTunnel(s api.AgentState, tunnel nat.Tunnel) (found []report.F
 func (all drops) ofPods(s api.AgentState) (found []report.Finding) {
 	for _, d := range all {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[d.packet.Dst.Is4()]
-		cause := "a firewall of this node drops %s packets from pods on %s to pods here, at least those of new connections of UDP"
+		cause := "a firewall on this node drops %s packets from pods on %s to pods on this node, at least those of new UDP connections"
 		if !d.in {
-			cause = "a firewall of this node drops %s packets from pods here to pods on %s, at least those of new connections of UDP"
+			cause = "a firewall on this node drops %s packets from pods on this node to pods on %s, at least those of new UDP connections"
 		}
 		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, family, nodesInWords(d.nodes)), d.openRouted(s)))
 	}
@@ -145,7 +145,7 @@ func nodesInWords(nodes []string) string {
 	return "the nodes " + strings.Join(nodes, ", ")
 }
 
-// openTunnel has what dropped the tunnel's packets accept them.
+// openTunnel makes what dropped the tunnel's packets accept them.
 func (d drop) openTunnel(transport string, tunnel nat.Tunnel) report.Remedy {
 	option, match := "--add-protocol=gre", "meta l4proto gre"
 	if tunnel.Port != 0 {
@@ -164,7 +164,7 @@ func (d drop) openTunnel(transport string, tunnel nat.Tunnel) report.Remedy {
 	return d.insert(fmt.Sprintf("%s %q %s", iface, transport, match))
 }
 
-// openRouted has what dropped packets between pods accept them.
+// openRouted makes what dropped packets between pods accept them.
 func (d drop) openRouted(s api.AgentState) report.Remedy {
 	of := func(all []netip.Prefix) (text []string) {
 		for _, p := range route.Aggregate(all) {
@@ -193,7 +193,7 @@ func (d drop) openRouted(s api.AgentState) report.Remedy {
 	return d.insert(fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", ip, setOf(from), setOf(to)))
 }
 
-// setOf is one value or several in the syntax of nft(8), as a word of a shell.
+// setOf is one value or several in the syntax of nft(8), as a shell word.
 func setOf(values []string) string {
 	if len(values) == 1 {
 		return values[0]
@@ -201,11 +201,11 @@ func setOf(values []string) string {
 	return "'{ " + strings.Join(values, ", ") + " }'"
 }
 
-// firewalld is the name of its table.
+// firewalld is the name of firewalld's table.
 const firewalld = "firewalld"
 
-// insert has the chain accept what a rule matches.
+// insert makes the chain accept what match matches.
 func (d drop) insert(match string) report.Remedy {
-	return report.Remedy{Text: "Accept them before that rule, and in the file from which the rules are loaded", Commands: []string{
+	return report.Remedy{Text: "Accept them before that rule, and add that to the file from which the rules are loaded", Commands: []string{
 		fmt.Sprintf("nft insert rule %s %s %s %s accept", d.by.Family, d.by.Table, d.by.Chain, match)}}
 }

@@ -23,7 +23,7 @@ func (o Options) leaks(ctx context.Context) (found []report.Finding, notKnown []
 			return nil, err
 		}
 		notKnown = nil
-		if reserved(v) { // the agent, whose rights these may be, may not read what they are reserved for
+		if reserved(v) { // the agent, whose rights these may be, may not read the objects that they are reserved for
 			k := cluster.Read(ctx, o.Client, cluster.Keepers)
 			v.Keepers = k.Keepers
 			if err := k.Missing(cluster.Keepers); apierrors.IsForbidden(err) {
@@ -37,7 +37,7 @@ func (o Options) leaks(ctx context.Context) (found []report.Finding, notKnown []
 	return found, notKnown, err
 }
 
-// reserved reports whether there are addresses of StatefulSets and others that outlive pods.
+// reserved reports whether there are reserved addresses, which StatefulSets and others keep beyond their pods.
 func reserved(v *cluster.View) bool {
 	return slices.ContainsFunc(v.Allocations, func(a api.IPAllocation) bool { return a.Spec.Phase == api.PhaseReserved })
 }
@@ -81,7 +81,7 @@ func orphaned(v *cluster.View) []report.Finding {
 			f.Remedies = nodeIsGone(g.node)
 		default:
 			f.Kind, f.Cause = "leak", f.Cause+" held by pods that are gone: "+g.why
-			f.Remedies = []report.Remedy{{Text: "Wait some minutes. If they stay, release them manually",
+			f.Remedies = []report.Remedy{{Text: "Wait a few minutes. If they stay, release them manually",
 				Commands: []string{"fairleadctl ipam release " + f.About[0]}}}
 		}
 		out = append(out, f)
@@ -94,7 +94,7 @@ func leak(list []cluster.Evidence) report.Finding {
 	f := report.Finding{Check: CheckLeaks, Severity: report.Warning, Cause: report.Count(len(list), "1 address is", "%d addresses are")}
 	for i, e := range list {
 		f.About = append(f.About, e.Allocation.Name)
-		if e.Waits = ""; i < 5 { // the cause has it
+		if e.Waits = ""; i < 5 { // the cause says it
 			f.Evidence = append(f.Evidence, fmt.Sprintf("%s of IPPool %s: %s", e.Allocation.Name, e.Allocation.Spec.Pool,
 				strings.Join(e.Lines(), "; ")))
 		}
@@ -109,7 +109,7 @@ func leak(list []cluster.Evidence) report.Finding {
 func nodeIsGone(node string) []report.Remedy {
 	return []report.Remedy{
 		{Text: "If the node will not come back, delete it", Commands: []string{"kubectl delete node " + node}},
-		{Text: "If it is certainly switched off, mark it as out of service with a taint, and remove the taint when it is back",
+		{Text: "If it is certain that the node is switched off, mark it as out of service with a taint, and remove the taint when it is back",
 			Commands: []string{"kubectl taint node " + node + " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
 			Beware:   []string{"Do not mark a node that still runs pods: their addresses would be allocated to others"}},
 	}
@@ -125,7 +125,7 @@ func duplicates(v *cluster.View) []report.Finding {
 		}
 		for _, a := range p.IPs {
 			if p.Leaving && !holds(v, a, p) {
-				continue // it has released it
+				continue // the pod has released the address
 			}
 			if by[a] == nil {
 				order = append(order, a)
@@ -151,7 +151,7 @@ func duplicates(v *cluster.View) []report.Finding {
 			spare = by[a][len(by[a])-1]
 		}
 		f.Remedies = []report.Remedy{{Text: "Delete the pod that it is not allocated to, so that it is recreated with another address",
-			Commands: []string{"fairleadctl doctor pod-cidr   # if the address is of a podCIDR", deletePod(spare)}}}
+			Commands: []string{"fairleadctl doctor pod-cidr   # if the address is in a podCIDR", deletePod(spare)}}}
 		out = append(out, f)
 	}
 	return out
@@ -159,7 +159,7 @@ func duplicates(v *cluster.View) []report.Finding {
 
 func deletePod(p cluster.Pod) string { return "kubectl -n " + p.Namespace + " delete pod " + p.Name }
 
-// holds reports whether the allocation of an address is the pod's.
+// holds reports whether the address is allocated to the pod.
 func holds(v *cluster.View, a netip.Addr, p cluster.Pod) bool {
 	return slices.ContainsFunc(v.Allocations, func(h api.IPAllocation) bool {
 		return h.Name == allocation.Name("", a) && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID)

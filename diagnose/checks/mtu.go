@@ -24,10 +24,10 @@ const smallest = 576
 // echoWait is how long to wait for the reply to one ping.
 const echoWait = 500 * time.Millisecond
 
-// gatewayWait is how long to wait for the default gateway: the kernel asks it by unicast for 3 s, then by broadcast.
+// gatewayWait is how long to wait for the default gateway: the kernel probes it by unicast for 3 s, then by broadcast.
 const gatewayWait = 5 * time.Second
 
-// mtu checks whether the largest packets of pods fit through to other nodes.
+// mtu checks whether pods' largest packets reach other nodes.
 func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, fmt.Errorf("this needs root (sudo)")
@@ -44,8 +44,8 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	}
 	if largest := s.TransportMTU - s.Overhead; s.PodMTU > largest {
 		return []report.Finding{{Check: CheckMTU, Kind: "mtu-too-large", Severity: report.Failing, About: []string{s.Node},
-			Cause:    fmt.Sprintf("pods have an MTU of %d, but %s carries %d bytes, of which the tunnel needs %d: packets of more than %d bytes to other nodes are lost", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
-			Evidence: []string{"reported by the agent of this node"},
+			Cause:    fmt.Sprintf("pods have an MTU of %d, but %s carries %d bytes, and the tunnel needs %d of them: packets of more than %d bytes to other nodes are lost", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
+			Evidence: []string{"reported by this node's agent"},
 			Remedies: []report.Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and recreate the pods", largest)}}}}, nil, nil
 	}
 	var mu sync.Mutex
@@ -70,8 +70,8 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	return found, notKnown, nil
 }
 
-// cutOff finds a node that is off the network. Nodes that answer no ping may be behind a firewall: the default gateway
-// has to be silent, too.
+// cutOff finds a node that is off the network. Nodes that answer no ping may be behind a firewall, so the default
+// gateway has to be silent, too.
 func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
 	ctx, cancel := context.WithTimeout(ctx, gatewayWait)
 	defer cancel()
@@ -80,11 +80,11 @@ func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
 		return nil
 	}
 	return []report.Finding{{Check: CheckMTU, Kind: "cut-off", Severity: report.Failing, About: []string{s.Node},
-		Cause:    fmt.Sprintf("this node is off the network: the default gateway does not answer (%v), nor does any of %d other nodes", err, asked),
+		Cause:    fmt.Sprintf("this node is off the network: the default gateway does not answer (%v), and neither does any of %d other nodes", err, asked),
 		Evidence: []string{"pings from " + s.Transport + ", and ARP or neighbour discovery on it"},
 		Remedies: []report.Remedy{
 			{Text: "Check the NIC, its cable, and the switch port with its VLANs", Commands: []string{"ip -s link show " + s.Transport}},
-			{Text: "If the NIC is attached to Open vSwitch, restore it, and see whether that helps",
+			{Text: "If the NIC is attached to Open vSwitch, restore it, and check whether that helps",
 				Commands: []string{"fairlead-agent uplink status", "fairlead-agent uplink restore"}}}}}
 }
 
@@ -107,7 +107,7 @@ func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []repor
 		}
 	}
 	return []report.Finding{{Check: CheckMTU, Kind: "path-mtu", Severity: report.Failing, About: []string{p.Node},
-		Cause: fmt.Sprintf("packets of up to %d bytes go to node %s (%s), but the largest that arrives has %d: larger ones are lost, and connections hang once they carry data", size, p.Node, p.Address, low),
+		Cause: fmt.Sprintf("packets of up to %d bytes are sent to node %s (%s), but the largest that arrives has %d: larger ones are lost, and connections hang once they carry data", size, p.Node, p.Address, low),
 		Evidence: []string{fmt.Sprintf("pings with the DF flag; %s has an MTU of %d, pods of %d", s.Transport,
 			s.TransportMTU, s.PodMTU)},
 		Remedies: []report.Remedy{

@@ -20,9 +20,9 @@ import (
 
 // NodeProbe examines the node that it runs on.
 type NodeProbe struct {
-	// Config is the agent's.
+	// Config is the agent's config.
 	Config api.AgentConfig
-	// Journal is the uplink's.
+	// Journal is the file of the uplink's journal.
 	Journal string
 }
 
@@ -58,7 +58,7 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 		f.Kind, f.Cause = "agent-away", err.Error()+". Running pods keep their network; new pods get none"
 		return []report.Finding{f}
 	}
-	f.About, f.Evidence = []string{s.Node}, []string{"reported by the agent of this node"}
+	f.About, f.Evidence = []string{s.Node}, []string{"reported by this node's agent"}
 	var out []report.Finding
 	degraded := s.Degraded
 	if s.NoTunnel != "" {
@@ -71,7 +71,7 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 		return append(out, f)
 	case degraded != "":
 		f.Kind, f.Cause, f.Severity, f.Remedies = "agent-degraded", degraded, report.Warning, nil
-		f.Evidence = []string{"reported by the agent of this node, which serves pods nevertheless"}
+		f.Evidence = []string{"reported by this node's agent, which serves pods nevertheless"}
 		return append(out, f)
 	}
 	return out
@@ -80,17 +80,18 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 // noTunnel is about a tunnel that this node's Open vSwitch cannot use.
 func noTunnel(s api.AgentState) report.Finding {
 	return report.Finding{Check: CheckAgent, Kind: "no-tunnel", Severity: report.Failing, About: []string{s.Node}, Cause: s.NoTunnel,
-		Evidence: []string{"reported by the agent of this node", "ovs-appctl ovs/route/show", "ovs-vsctl show"},
+		Evidence: []string{"reported by this node's agent", "ovs-appctl ovs/route/show", "ovs-vsctl show"},
 		Remedies: []report.Remedy{
-			{Text: "Where the kernel has the module openvswitch, remove ovsDatapathType: netdev from the agents' config"},
-			{Text: "In the node's network configuration, make a bridge of Open vSwitch with the NIC as port, and move the node's " +
+			{Text: "If the kernel has the module openvswitch, remove ovsDatapathType: netdev from the agents' config"},
+			{Text: "In the node's network configuration, create an Open vSwitch bridge with the NIC as a port, and move the node's " +
 				"addresses and routes to it", Commands: []string{"ovs-vsctl add-br br-phy -- set Bridge br-phy datapath_type=netdev fail_mode=standalone " +
 				"-- add-port br-phy " + s.Transport + "   # then move them, or the node is cut off"},
 				Beware: []string{"The node has no network between the two steps, and none while Open vSwitch does not run"}},
-			{Text: "If the nodes are in one subnet, or routers know their podCIDRs, set trafficEncapMode: noEncap in the agents' config"}}}
+			{Text: "If the nodes are in one subnet, or routers have routes to their podCIDRs, set trafficEncapMode: noEncap in the agents' config"}}}
 }
 
-// podHere is a shell expression for the name of this node's pod that a selector matches: kubectl logs knows no fields.
+// podHere is a shell expression for the name of this node's pod that a selector matches: kubectl logs selects by labels
+// only.
 func podHere(selector string) string {
 	node := os.Getenv("NODE_NAME") // in the agent's pod
 	if name, err := os.Hostname(); node == "" && err == nil {
@@ -99,8 +100,8 @@ func podHere(selector string) string {
 	return fmt.Sprintf("$(kubectl -n kube-system get pods -o name -l %s --field-selector spec.nodeName=%s)", selector, node)
 }
 
-// startOVS are the ways to start Open vSwitch. That of the DaemonSet fairlead-ovs has its database in the run
-// directory, and the node's own in one of two others.
+// startOVS are the ways to start Open vSwitch. In the DaemonSet fairlead-ovs it has its database in the run directory,
+// as the node's own service in one of two others.
 func startOVS(daemon, runDir string, ownDirs ...string) []report.Remedy {
 	has := func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "conf.db"))
@@ -122,7 +123,7 @@ func startOVS(daemon, runDir string, ownDirs ...string) []report.Remedy {
 	return out
 }
 
-// startOVS are the ways for this node.
+// startOVS are the ways to start it on this node.
 func (n *NodeProbe) startOVS(daemon string) []report.Remedy {
 	return startOVS(daemon, n.Config.OVSRunDir, "/etc/openvswitch", "/var/lib/openvswitch")
 }
@@ -211,19 +212,19 @@ func (n *NodeProbe) uplink(ctx context.Context) ([]report.Finding, error) {
 	return append(n.journal(s), n.attachment(ctx, s)...), nil
 }
 
-// journal is about the files of the uplink's journal, on a node that has or wants one.
+// journal is about the files of the uplink's journal, on a node that has or wants an uplink.
 func (n *NodeProbe) journal(s uplink.Status) []report.Finding {
 	if s.Journal == "" || s.NIC == "" && !n.Config.EnableBridgingMode {
 		return nil
 	}
 	return []report.Finding{{Check: CheckUplink, Kind: "uplink-journal", Severity: report.Failing, About: []string{n.Journal},
 		Cause: s.Journal, Evidence: []string{"fairleadctl uplink status"},
-		Remedies: []report.Remedy{{Text: "See how full and how writable its file system is, and what the kernel says of the disk",
+		Remedies: []report.Remedy{{Text: "Check whether its file system is full or read-only, and what the kernel says about the disk",
 			Commands: []string{"findmnt -o TARGET,SOURCE,FSTYPE,OPTIONS,AVAIL -T " + filepath.Dir(n.Journal), "dmesg | tail"}},
-			{Text: "A damaged file of the journal is written again by the agent: start it"}}}}
+			{Text: "The agent rewrites a damaged journal file: start it"}}}}
 }
 
-// attachment is about what is attached, or should be.
+// attachment is about a NIC that is attached, or should be.
 func (n *NodeProbe) attachment(ctx context.Context, s uplink.Status) []report.Finding {
 	f := report.Finding{Check: CheckUplink, Severity: report.Failing, About: []string{s.NIC},
 		Evidence: []string{"fairleadctl uplink status"}}
@@ -236,7 +237,7 @@ func (n *NodeProbe) attachment(ctx context.Context, s uplink.Status) []report.Fi
 	case s.OVSDB != "" && s.Phase != uplink.Detached:
 		f.Kind, f.Cause = "uplink-ovsdb", "Open vSwitch's database cannot be queried about the uplink: "+s.OVSDB
 	case s.OtherBoot && s.Phase != uplink.Detached:
-		f.Kind, f.Cause = "uplink-other-boot", fmt.Sprintf("the uplink's journal says %s, and is from an earlier boot", s.Phase)
+		f.Kind, f.Cause = "uplink-other-boot", fmt.Sprintf("the uplink's journal says %s, but is from an earlier boot", s.Phase)
 	case s.Next != "":
 		f.Kind, f.Cause = "uplink-unfinished", fmt.Sprintf("the uplink is %s but incomplete: the next step is %s", s.Phase, s.Next)
 	default:
@@ -270,7 +271,7 @@ func (n *NodeProbe) compareFlows(ctx context.Context) ([]report.Finding, error) 
 		return nil, err
 	}
 	f := report.Finding{Check: CheckFlows, Kind: "flows-differ", Severity: report.Failing, About: []string{n.Config.OVSBridge},
-		Cause: fmt.Sprintf("of the flows of bridge %s %d are missing or modified, and %d are not desired. The agent repairs that within 15 seconds, so something keeps changing them, or the agent cannot write", n.Config.OVSBridge,
+		Cause: fmt.Sprintf("on bridge %s %d flows are missing or modified, and %d are not desired. The agent repairs that within 15 seconds, so something keeps changing them, or the agent cannot write", n.Config.OVSBridge,
 			len(d.Missing), len(d.Foreign)),
 		Remedies: []report.Remedy{{Text: "Find what changes them; the agent's log lists what it has reverted",
 			Commands: []string{"ovs-ofctl monitor unix:" + filepath.Join(n.Config.OVSRunDir, n.Config.OVSBridge+".mgmt") + " watch:"}}}}

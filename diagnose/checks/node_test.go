@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The remedies are for the Open vSwitch that the node has: of the DaemonSet, or its own; both if that cannot be told.
+// The remedies are for the node's Open vSwitch: the DaemonSet's, or its own; for both if that is not known.
 func TestStartOVS(t *testing.T) {
 	for name, c := range map[string]struct {
 		files    []string

@@ -51,7 +51,7 @@ func (r *Report) Severity() report.Severity {
 }
 
 // PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not be read; everything else that could
-// not be is in Unread.
+// not be read is in Unread.
 func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -105,7 +105,7 @@ func allocator(f podcidr.Facts) string {
 	return "unknown"
 }
 
-// podAddresses are the addresses of pods that have one of a podCIDR: those with host network and those that ask for an
+// podAddresses are the addresses of pods that have one in a podCIDR: those with host network and those that request an
 // IPPool are excluded.
 func podAddresses(ctx context.Context, client kubernetes.Interface) ([]podcidr.PodAddress, error) {
 	pooled := map[string]bool{}

@@ -24,8 +24,8 @@ func (o Options) policies(ctx context.Context) ([]report.Finding, error) {
 	return append(found, more...), err
 }
 
-// unenforced tells of the policies that agents with the setting networkPolicies do not enforce; by the default, where
-// it is not known.
+// unenforced finds the policies that agents with that setting of networkPolicies do not enforce; if it is not known,
+// with the default.
 func unenforced(all []inputs.NetworkPolicy, setting string) []report.Finding {
 	var names []string
 	for _, p := range all {
@@ -48,7 +48,7 @@ func unenforced(all []inputs.NetworkPolicy, setting string) []report.Finding {
 		f.Remedies = []report.Remedy{elsewhere}
 	case "":
 		f.Cause = fmt.Sprintf("Fairlead enforces no network policies of these kinds, and there %s: traffic that they should block "+
-			"passes. Where the agents' config says networkPolicies: report, that of all policies does", count)
+			"passes. Where the agents' config says networkPolicies: report, no policy blocks traffic", count)
 		f.Remedies = []report.Remedy{elsewhere}
 	default:
 		f.Cause = fmt.Sprintf("The agent's config says networkPolicies: %s, and there %s: traffic that network policies should "+

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Policies that the agents enforce are no finding. Those of other kinds are one with every setting.
+// Policies that the agents enforce are not a finding. Those of other kinds are one with every setting.
 func TestPoliciesThatAreNotEnforced(t *testing.T) {
 	all := []inputs.NetworkPolicy{
 		{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "shop", Name: "a"},
@@ -51,7 +51,7 @@ func TestPoliciesThatAreIdle(t *testing.T) {
 	}
 }
 
-// The connections that Open vSwitch is asked about have a pod of this node at one end, and addresses of one family.
+// The sampled connections have a pod on this node at one end, and addresses of the same family.
 func TestSampledConnections(t *testing.T) {
 	own, other := policy.PodKey{Namespace: "shop", Name: "own"}, policy.PodKey{Namespace: "shop", Name: "other"}
 	c := &verdict.Cluster{Pods: map[policy.PodKey]policy.Pod{}}

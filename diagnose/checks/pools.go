@@ -22,7 +22,7 @@ func (o Options) pools(ctx context.Context) ([]report.Finding, error) {
 	return poolFindings(v), nil
 }
 
-// poolFindings are the faults in the conditions of pools, and a missing controller that would update them.
+// poolFindings are the problems that the pools' conditions report, and a missing controller, which would update them.
 func poolFindings(v *cluster.View) []report.Finding {
 	var out []report.Finding
 	if missing := v.Unread[cluster.Leader] == nil && !v.Controller.Works; missing && len(v.Pools)+len(v.Ranges) > 0 {

@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// ErrNotProbed is no failure of the check.
+// ErrNotProbed is not a failure of the check.
 var ErrNotProbed = errors.New("the agent does not probe other nodes (reachability: probe, docs/reachability.md)")
 
-// reach reports what the agent of this node has found by probing others.
+// reach reports what this node's agent has found by probing others.
 func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
 	s, err := nodestate.Agent(ctx, n.Config)
 	if err != nil {
@@ -28,12 +28,12 @@ func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
 	return reachFindings(s), nil
 }
 
-// reachFindings groups paths: both families of a node that fail alike are one finding, and so are all nodes where the
-// fault is about them all.
+// reachFindings groups paths: both families of a node that fail alike are one finding, and so are all nodes if the
+// fault affects all of them.
 func reachFindings(s api.AgentState) []report.Finding {
 	if s.Reach.Problem != "" {
 		return []report.Finding{{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: []string{s.Node},
-			Cause: "other nodes are not probed from here, nor is this node from there: " + s.Reach.Problem}}
+			Cause: "this node does not probe other nodes, and they do not probe it: " + s.Reach.Problem}}
 	}
 	var out []report.Finding
 	for _, f := range s.Reach.Findings {
@@ -58,64 +58,65 @@ func reachFindings(s api.AgentState) []report.Finding {
 	return out
 }
 
-const multipathRemedy = "See the counters of each member and each next hop, on both nodes and at the switches between, and take out the one that drops"
+const multipathRemedy = "Check the counters of each member and next hop, on both nodes and on the switches between them, and remove the one that drops packets"
 
 func multipathCommands() []string {
-	return []string{"cat /proc/net/bonding/*; ip -s link   # members, their errors", "ip route   # next hops of ECMP"}
+	return []string{"cat /proc/net/bonding/*; ip -s link   # members, their errors", "ip route   # ECMP next hops"}
 }
 
 const checksumRemedy = "Have the sender's kernel compute checksums instead of its NIC, and update the NIC's driver and firmware, or the hypervisor"
 
-// transferRemedy is for TCP that is dropped from a node, which sends by the interface, to another, or for its segments.
+// transferRemedy is for TCP connections, or their segments, that are dropped from a node, which sends through the
+// interface, to another.
 func transferRemedy(c reach.Cause, from, ifName, to string) report.Remedy {
 	if c == reach.CauseTCP {
-		return report.Remedy{Text: "See which firewalls, middleboxes and intrusion prevention are between the nodes, and which of their rules are " +
-			"about TCP or connections that they saw only one direction of", Commands: []string{
+		return report.Remedy{Text: "Check the firewalls, middleboxes and intrusion prevention systems between the nodes for rules about TCP, or about " +
+			"connections of which they see only one direction", Commands: []string{
 			fmt.Sprintf("nft list ruleset   # on nodes %s and %s", from, to)}}
 	}
-	return report.Remedy{Text: "Have the sender's kernel cut segments instead of its NIC, and update the NIC's driver and firmware, or the " +
-		"hypervisor. If that is not enough, have the receiver's NIC join none", Commands: []string{
+	return report.Remedy{Text: "Have the sender's kernel split segments instead of its NIC, and update the NIC's driver and firmware, or the " +
+		"hypervisor. If that is not enough, keep the receiver's NIC from merging them", Commands: []string{
 		fmt.Sprintf("ethtool -K %s tso off tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off   # on node %s, until the next reboot",
 			ifName, from),
 		fmt.Sprintf("ethtool -K INTERFACE lro off gro off   # on node %s, until the next reboot", to)}}
 }
 
-// reachRemedy is what to do: where the cause was not found out, how to find it.
+// reachRemedy is the remedy, or how to find the cause if it is not known.
 func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	switch reach.Cause(f.Cause) {
 	case reach.CauseMTU:
 		return report.Remedy{Text: "Let doctor find the size that passes, and give the underlay or the pods that MTU",
 			Commands: []string{"fairleadctl doctor mtu"}}
 	case reach.CauseBlocked:
-		return report.Remedy{Text: "See what opens the tunnel on this node, and which network policies, security groups or access lists " +
-			"of the underlay are between the nodes", Commands: []string{"fairleadctl doctor firewall"}}
+		return report.Remedy{Text: "Let doctor show what opens the tunnel on this node, and check the underlay's network policies, security groups and " +
+			"access lists between the nodes", Commands: []string{"fairleadctl doctor firewall"}}
 	case reach.CauseRoute:
 		return report.Remedy{Text: "Correct the route or the filter on this node", Commands: []string{"ip rule; ip route show table all"}}
 	case reach.CauseAddress:
 		return report.Remedy{Text: "Give this node the address of its Node, or its Node this node's address (kubelet's --node-ip)",
 			Commands: []string{"ip addr"}}
 	case reach.CauseSource:
-		return report.Remedy{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
-			"come from the addresses of the Nodes"}
+		return report.Remedy{Text: "Make sure that nothing between nodes translates their addresses, and give the sender the address of its Node: tunnel " +
+			"packets must come from the Nodes' addresses"}
 	case reach.CauseMultipath:
 		return report.Remedy{Text: multipathRemedy, Commands: multipathCommands()}
 	case reach.CauseChecksum:
 		return report.Remedy{Text: checksumRemedy, Commands: []string{
-			fmt.Sprintf("fairleadctl reach %s %s   # by which NIC they leave node %s, and its driver", f.Node, s.Node, f.Node),
+			fmt.Sprintf("fairleadctl reach %s %s   # through which NIC they leave node %s, and its driver", f.Node, s.Node, f.Node),
 			fmt.Sprintf("ethtool -K INTERFACE tx off   # on node %s, until the next reboot", f.Node)}}
 	case reach.CauseTCP, reach.CauseSegments:
 		return transferRemedy(reach.Cause(f.Cause), s.Node, s.Transport, f.Node)
 	case reach.CauseDropped:
-		return report.Remedy{Text: "See what this node's firewall drops, and which packets the tables of Open vSwitch drop",
+		return report.Remedy{Text: "Check what this node's firewall drops, and which packets Open vSwitch's tables drop",
 			Commands: []string{"fairleadctl doctor firewall", "nft list ruleset"}}
 	case reach.CauseFirewall:
-		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
+		return report.Remedy{Text: "Let doctor name the rule, and the command that opens the firewall", Commands: []string{"fairleadctl doctor firewall"}}
 	}
-	commands := []string{fmt.Sprintf("fairleadctl reach %s %s   # what both nodes know together", s.Node, f.Node),
+	commands := []string{fmt.Sprintf("fairleadctl reach %s %s   # what both nodes report, combined", s.Node, f.Node),
 		fmt.Sprintf("fairleadctl doctor --node-local   # on node %s: what it has found, and its firewall", f.Node)}
 	if f.Address.IsValid() {
 		commands = append(commands, fmt.Sprintf("tcpdump -ni %s host %s   # here, and the same on the other node: which packets "+
-			"leave, which arrive", s.Transport, f.Address))
+			"leave and which arrive", s.Transport, f.Address))
 	}
-	return report.Remedy{Text: "See on both nodes where the packets end", Commands: commands}
+	return report.Remedy{Text: "Find out on both nodes how far the packets get", Commands: commands}
 }

@@ -15,9 +15,9 @@ import (
 // mostSeen is how much evidence a finding has, for faults that many nodes see.
 const mostSeen = 12
 
-// Ways are findings about ways between nodes that do not work, or of which nothing is known: one for each fault. A
-// fault at a node is one, whoever has seen it; of those whose place is not known, all that have a node in common, and
-// of what carries the packets of all nodes, all.
+// Ways are findings about directions between nodes that do not work, or about which nothing is known: one for each
+// fault. A fault at a node is one, whichever nodes have seen it. If the place is not known, all faults that have a node
+// in common are one, and if what carries the packets of all nodes is blocked, all are.
 func Ways(ways []reach.Way) []report.Finding {
 	var groups [][]reach.Way
 	well := func(w reach.Way) bool { return w.Is == reach.Works && w.Cause == reach.CauseNone }
@@ -43,7 +43,7 @@ func Ways(ways []reach.Way) []report.Finding {
 	return out
 }
 
-// ruleOf is the rule of a firewall: a node may have several, and each is a fault of its own.
+// ruleOf is the rule of a firewall: a node may have several, and each is a separate fault.
 func ruleOf(w reach.Way) string {
 	if w.Cause != reach.CauseFirewall {
 		return ""
@@ -52,7 +52,7 @@ func ruleOf(w reach.Way) string {
 	return rule
 }
 
-// commonNode is that end of first which has more ways of its cause without a place.
+// commonNode is the end of first that has more peers with the same cause and without a known place.
 func commonNode(ways []reach.Way, first reach.Way) string {
 	peers := map[string]map[string]bool{first.From: {}, first.To: {}}
 	for _, w := range ways {
@@ -74,8 +74,8 @@ func commonNode(ways []reach.Way, first reach.Way) string {
 	return first.From
 }
 
-// Reaches are the findings of what all agents know together. A pair of nodes is judged if one of both says that a path
-// between them is broken.
+// Reaches are the findings from the combined reports of all agents. A pair of nodes is judged if either reports that a
+// path between them is broken.
 func Reaches(sides []reach.Side) []report.Finding {
 	known := map[string]reach.Side{}
 	for _, s := range sides {
@@ -101,17 +101,17 @@ func Reaches(sides []reach.Side) []report.Finding {
 	if len(idle) > 0 {
 		others := ""
 		if len(idle) < len(sides) {
-			others = ", though others are"
+			others = ", although others are probed"
 		}
 		out = append(out, report.Finding{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: idle,
-			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor are these from there" + others + ": the ends of paths " +
+			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor in the opposite direction" + others + ": the ends of paths " +
 				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)]), Remedies: idleRemedy(why)})
 	}
 	return out
 }
 
-// broken are those of a pair's ways that do not work. If both ends together know of none, though one has found the path
-// to the other broken, it is what that one does not hear.
+// broken are a pair's directions that do not work. If both ends combined show none, although one has found the path to
+// the other broken, it is the direction in which that one hears nothing.
 func broken(ways []reach.Way, by string, a, b reach.Side) []reach.Way {
 	bad := slices.DeleteFunc(slices.Clone(ways), func(w reach.Way) bool { return !w.Bad() })
 	works := slices.ContainsFunc(ways, func(w reach.Way) bool { return w.Is == reach.Works })
@@ -127,7 +127,7 @@ func broken(ways []reach.Way, by string, a, b reach.Side) []reach.Way {
 	return bad
 }
 
-// idleRemedy is for agents that probe nobody.
+// idleRemedy is for agents that do not probe.
 func idleRemedy(why []string) []report.Remedy {
 	if !slices.ContainsFunc(why, func(w string) bool { return strings.Contains(w, reach.IdleByConfig) }) {
 		return nil
@@ -135,11 +135,11 @@ func idleRemedy(why []string) []report.Remedy {
 	return []report.Remedy{{Text: "With reachability: probe in the agents' config, nodes probe each other (docs/reachability.md)"}}
 }
 
-// about is what a node knows of another.
+// about is what a node reports about another.
 func about(known map[string]reach.Side, node, peer string) reach.Side {
 	s, asked := known[node]
 	if !asked {
-		return reach.Side{Node: node, Unasked: "its agent is not among those that were asked"}
+		return reach.Side{Node: node, Unasked: "its agent is not among those that were queried"}
 	}
 	s.Paths = slices.DeleteFunc(slices.Clone(s.Paths), func(p api.ReachPath) bool { return p.Node != peer })
 	return s
@@ -167,7 +167,7 @@ func waysFinding(ways []reach.Way) report.Finding {
 	}
 	f.Evidence = append(f.Evidence, distinct(seen)...)
 	if more := len(f.Evidence) - mostSeen; more > 1 {
-		f.Evidence = append(f.Evidence[:mostSeen], fmt.Sprintf("and %d more (fairleadctl reach of two nodes has all of them)", more))
+		f.Evidence = append(f.Evidence[:mostSeen], fmt.Sprintf("and %d more (fairleadctl reach of two nodes lists all)", more))
 	}
 	return f
 }
@@ -188,7 +188,7 @@ func earliest(ways []reach.Way) (t time.Time) {
 	return t
 }
 
-// distinct leaves out what was said before.
+// distinct leaves out repetitions.
 func distinct(list []string) (out []string) {
 	for _, s := range list {
 		if !slices.Contains(out, s) {
@@ -206,9 +206,9 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 	}
 	switch w.Cause {
 	case reach.CauseFirewall:
-		return on(w.At, "Let doctor name the rule, and what opens it", "doctor firewall")
+		return on(w.At, "Let doctor name the rule, and the command that opens the firewall", "doctor firewall")
 	case reach.CauseDropped:
-		return on(w.At, "See what the node's firewall drops, and which packets the tables of Open vSwitch drop", "doctor firewall")
+		return on(w.At, "Check what the node's firewall drops, and which packets Open vSwitch's tables drop", "doctor firewall")
 	case reach.CauseRoute, reach.CauseAddress, reach.CauseSource, reach.CauseBetween, reach.CauseChecksum:
 		return underlayRemedy(w)
 	case reach.CauseMultipath:
@@ -222,27 +222,27 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 	case reach.CauseMTU:
 		return on(w.From, "Let doctor find the size that passes, and give the underlay or the pods that MTU", "doctor mtu")
 	case reach.CauseBlocked:
-		return on(cmp.Or(w.At, w.To), "See what opens the tunnel on the node, and which network policies, security groups or access "+
-			"lists of the underlay are between the nodes", "doctor firewall")
+		return on(cmp.Or(w.At, w.To), "Let doctor show what opens the tunnel on the node, and check the underlay's network policies, security groups and "+
+			"access lists between the nodes", "doctor firewall")
 	case reach.CauseAlone:
-		return []report.Remedy{{Text: fmt.Sprintf("See to the network of node %s: its NIC, cable and switch port", w.At)}}
+		return []report.Remedy{{Text: fmt.Sprintf("Check the network of node %s: its NIC, cable and switch port", w.At)}}
 	case reach.CauseAgentAway:
-		return []report.Remedy{{Text: "See why the agent does not run or answer", Commands: []string{
-			"kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairlead-agent   # that of node " + w.At}}}
+		return []report.Remedy{{Text: "Find out why the agent does not run or answer", Commands: []string{
+			"kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairlead-agent   # the one on node " + w.At}}}
 	case reach.CauseNodeAway:
-		return []report.Remedy{{Text: fmt.Sprintf("See whether node %s runs", w.At), Commands: []string{"kubectl describe node " + w.At}}}
+		return []report.Remedy{{Text: fmt.Sprintf("Check whether node %s runs", w.At), Commands: []string{"kubectl describe node " + w.At}}}
 	case reach.CauseNotProbed:
 		return idleRemedy([]string{w.Text})
 	case reach.CauseNone:
 		return nil
 	}
-	return []report.Remedy{{Text: "See on both nodes where the packets end", Commands: []string{
+	return []report.Remedy{{Text: "Find out on both nodes how far the packets get", Commands: []string{
 		fmt.Sprintf("sudo fairleadctl doctor --node-local   # on nodes %s and %s: what each has found, and its firewall", w.From, w.To),
-		fmt.Sprintf("tcpdump -ni INTERFACE host ADDRESS   # on both, with the other's address: which packets leave %s, which arrive at %s",
+		fmt.Sprintf("tcpdump -ni INTERFACE host ADDRESS   # on both, with the other's address: which packets leave %s and which arrive at %s",
 			w.From, w.To)}}}
 }
 
-// underlayRemedy is what to do about addresses and routes of nodes, and what is between them.
+// underlayRemedy is for faults in the nodes' addresses and routes, and between the nodes.
 func underlayRemedy(w reach.Way) []report.Remedy {
 	switch w.Cause {
 	case reach.CauseRoute:
@@ -254,10 +254,10 @@ func underlayRemedy(w reach.Way) []report.Remedy {
 	case reach.CauseChecksum:
 		return []report.Remedy{{Text: checksumRemedy, Commands: []string{"ethtool -K INTERFACE tx off   # on node " + w.From + ", until the next reboot"}}}
 	case reach.CauseSource:
-		return []report.Remedy{{Text: "Let nothing between nodes translate their addresses, and give the sender the address of its Node: tunnels must " +
-			"come from the addresses of the Nodes"}}
+		return []report.Remedy{{Text: "Make sure that nothing between nodes translates their addresses, and give the sender the address of its Node: tunnel " +
+			"packets must come from the Nodes' addresses"}}
 	}
-	return []report.Remedy{{Text: "See which security groups, access lists, routers and switches of the underlay are between nodes " +
-		w.From + " and " + w.To + ". Where packets are routed, routers must know the podCIDRs", Commands: []string{
-		"fairleadctl doctor firewall   # what has to be open between nodes"}}}
+	return []report.Remedy{{Text: "Check the underlay's security groups, access lists, routers and switches between nodes " +
+		w.From + " and " + w.To + ". Where packets are routed, routers must have routes to the podCIDRs", Commands: []string{
+		"fairleadctl doctor firewall   # what must be open between nodes"}}}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// clusterOf has agents on n nodes, n0 and so on. fault is what a node has of its path to another, "from to cause", or
-// nothing where it is well.
+// clusterOf has agents on n nodes, n0 and so on. fault is what a node reports about its path to another, "from to
+// cause", or empty if it works.
 func clusterOf(n int, fault func(own, peer int) string, with ...func(own int, p *api.ReachPath)) (sides []reach.Side) {
 	for i := range n {
 		s := reach.Side{Node: fmt.Sprint("n", i)}
@@ -37,7 +37,7 @@ func clusterOf(n int, fault func(own, peer int) string, with ...func(own int, p 
 	return sides
 }
 
-// A fault is one problem, whoever sees it, and two faults are two.
+// A fault is one problem, whichever nodes see it, and two faults are two.
 func TestFaultsOfSeveralNodes(t *testing.T) {
 	toZero := func(own, peer int) string { // nothing comes to n0
 		return map[[2]bool]string{{true, false}: "fails unknown not-found", {false, true}: "works fails not-found"}[[2]bool{own == 0, peer == 0}]
@@ -63,7 +63,7 @@ func TestFaultsOfSeveralNodes(t *testing.T) {
 			return ""
 		}), []string{"pods-not-found n0 n1", "pods-not-found n3 n4"}, "from n1 to n0"},
 		{"blocked between all", clusterOf(4, func(int, int) string { return "fails unknown blocked" }),
-			[]string{"pods-blocked n0 n1 n2 n3"}, "neither node hears pods of any node that it asks"},
+			[]string{"pods-blocked n0 n1 n2 n3"}, "no packets arrive at either node from pods on any node that it probes"},
 		{"n4 is cut off", clusterOf(5, func(own, peer int) string {
 			return map[[2]bool]string{{true, false}: "fails unknown cut-off", {false, true}: "fails unknown underlay"}[[2]bool{own == 4, peer == 4}]
 		}, func(_ int, p *api.ReachPath) { p.Echo = "no answer" }), []string{"pods-cut-off n0 n1 n2 n3 n4"}, "node n4 reaches none"},
@@ -104,13 +104,13 @@ func reversed(sides []reach.Side) []reach.Side {
 	return out
 }
 
-// One of the ends is enough to find a fault, and what is known of a node that was not asked is no accusation.
+// One end is enough to find a fault, and a node that was not queried is not blamed.
 func TestFaultOfWhichOneEndKnows(t *testing.T) {
 	sides := clusterOf(3, func(own, peer int) string {
 		return map[[2]int]string{{0, 1}: "works fails not-found"}[[2]int{own, peer}]
 	})
 	got := Reaches(sides[:1])
-	if len(got) != 1 || got[0].Kind != "pods-not-found" || !strings.Contains(fmt.Sprint(got[0].Evidence), "node n1: not asked") {
+	if len(got) != 1 || got[0].Kind != "pods-not-found" || !strings.Contains(fmt.Sprint(got[0].Evidence), "node n1: not queried") {
 		t.Errorf("%+v", got)
 	}
 	sides[2].Paths, sides[2].Idle = nil, "its address is in use"
@@ -129,7 +129,7 @@ func TestFaultOfWhichOneEndKnows(t *testing.T) {
 	}
 }
 
-// A path that one end finds broken is told, also where the other knows nothing of it: not that it works, nor why not.
+// A path that one end finds broken is reported even if the other end knows neither that it works nor why it does not.
 func TestBrokenPathOfWhichTheOtherKnowsNothing(t *testing.T) {
 	sides := clusterOf(3, func(own, peer int) string {
 		return map[[2]int]string{{0, 1}: "fails unknown not-found"}[[2]int{own, peer}]
@@ -141,11 +141,11 @@ func TestBrokenPathOfWhichTheOtherKnowsNothing(t *testing.T) {
 	}
 }
 
-// What two rules of one node's firewall drop is two faults: to mend one leaves the other.
+// What two rules of one node's firewall drop are two faults: fixing one leaves the other.
 func TestRulesOfOneFirewallAreToldApart(t *testing.T) {
 	way := func(from, to, rule string) reach.Way {
 		return reach.Way{From: from, To: to, Family: "IPv4", Is: reach.Fails, Cause: reach.CauseFirewall, At: "a",
-			Text: "no IPv4 packet comes from pods on " + from + " to pods on " + to + ": node a drops the tunnel's packets, rule " + rule}
+			Text: "no IPv4 packets pass from pods on " + from + " to pods on " + to + ": node a drops the tunnel's packets, rule " + rule}
 	}
 	found := Ways([]reach.Way{way("b", "a", "5"), way("a", "b", "7"), way("c", "a", "5")})
 	if len(found) != 2 || !strings.Contains(found[0].Cause, "rule 5. The same: from c to a in IPv4") ||

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
-// services examines Services in the API, and on this node, if there is one, what they need there.
+// services examines Services in the API and, on a node, what they need there.
 func (o Options) services(ctx context.Context) ([]report.Finding, error) {
 	s, err := cluster.ReadServices(ctx, o.Client)
 	if err != nil {
@@ -37,7 +37,7 @@ func (o Options) services(ctx context.Context) ([]report.Finding, error) {
 	return append(found, o.Node.conntrack(ctx)...), nil
 }
 
-// endpointsNowhere are ready endpoints of Services on nodes that do not exist.
+// endpointsNowhere finds ready endpoints of Services on nodes that do not exist.
 func endpointsNowhere(s cluster.Services) []report.Finding {
 	var about, evidence, nodes []string
 	for _, slice := range s.Slices {
@@ -58,15 +58,15 @@ func endpointsNowhere(s cluster.Services) []report.Finding {
 	slices.Sort(nodes)
 	return []report.Finding{{Check: CheckServices, Kind: "endpoints-nowhere", Severity: report.Warning,
 		About: slices.Compact(about), Evidence: []string{report.Some(evidence)},
-		Cause: fmt.Sprintf("%s on nodes that do not exist: connections that are sent there are lost",
+		Cause: fmt.Sprintf("%s on nodes that do not exist: connections to them are lost",
 			report.Count(len(evidence), "1 endpoint of a Service is", "%d endpoints of Services are")),
 		Remedies: []report.Remedy{{Text: "Delete the pods of nodes that are gone: their endpoints go with them",
 			Commands: []string{"kubectl get pods -A -o wide --field-selector spec.nodeName=" + nodes[0]}},
-			{Text: "Correct EndpointSlices that something else than Kubernetes writes"}}}}
+			{Text: "Correct EndpointSlices that something other than Kubernetes writes"}}}}
 }
 
-// shorterAffinity are Services whose session affinity Open vSwitch cuts. Off a node it is not known whether it does:
-// services: ovs is the default.
+// shorterAffinity finds Services whose session affinity Open vSwitch cuts short. Off a node it is not known whether it
+// does: services: ovs is the default.
 func shorterAffinity(s cluster.Services) []report.Finding {
 	var about, evidence []string
 	for _, one := range s.All {
@@ -81,7 +81,7 @@ func shorterAffinity(s cluster.Services) []report.Finding {
 	most := clusterip.MostAffinity / time.Second
 	return []report.Finding{{Check: CheckServices, Kind: "affinity-cut", Severity: report.Warning, About: about,
 		Cause: fmt.Sprintf("Open vSwitch, which translates with services: ovs, has no timeouts of more than %d s: a pod that opens no "+
-			"connection for so long may get another endpoint of %s, which %s for a longer sessionAffinity", most,
+			"connection for that long may get another endpoint of %s, which %s for a longer sessionAffinity", most,
 			report.Count(len(about), about[0], "%d Services"), report.Count(len(about), "asks", "ask")),
 		Evidence: []string{report.Some(evidence)},
 		Remedies: []report.Remedy{{Text: fmt.Sprintf("Set sessionAffinityConfig.clientIP.timeoutSeconds to at most %d", most),
@@ -96,7 +96,7 @@ func affinityPatch(service string, seconds int) string {
 		namespace, name, seconds)
 }
 
-// outsideRanges are ClusterIPs that Open vSwitch does not translate: the agent takes no range for theirs.
+// outsideRanges finds ClusterIPs that Open vSwitch does not translate, as they are in no range that the agent uses.
 func outsideRanges(s cluster.Services, cfg api.AgentConfig) []report.Finding {
 	if cfg.Services != api.ServicesOVS {
 		return nil
@@ -114,7 +114,7 @@ func outsideRanges(s cluster.Services, cfg api.AgentConfig) []report.Finding {
 		return nil
 	}
 	return []report.Finding{{Check: CheckServices, Kind: "outside-ranges", Severity: report.Warning, About: about,
-		Cause: fmt.Sprintf("Open vSwitch does not translate %s: no ServiceCIDR object and no serviceCIDR of the agent's config has "+
+		Cause: fmt.Sprintf("Open vSwitch does not translate %s: no ServiceCIDR object and no serviceCIDR in the agent's config contains "+
 			"them. kube-proxy does, if it runs, and endpoints then see the gateway's address",
 			report.Count(len(about), "1 ClusterIP", "%d ClusterIPs")),
 		Evidence: []string{report.Some(about), "ranges: " + report.Join(ranges, ", ")},
@@ -128,11 +128,11 @@ func withoutProxy(s cluster.Services, cfg api.AgentConfig, rules bool) []report.
 		return nil
 	}
 	f := report.Finding{Check: CheckServices, Kind: "no-kube-proxy", Severity: report.Failing,
-		Evidence: []string{"neither a table kube-proxy of nftables nor a chain KUBE-SERVICES of iptables is here"},
-		Remedies: []report.Remedy{{Text: "Start kube-proxy on this node, and see why it does not run",
+		Evidence: []string{"this node has neither the nftables table kube-proxy nor the iptables chain KUBE-SERVICES"},
+		Remedies: []report.Remedy{{Text: "Start kube-proxy on this node, and find out why it does not run",
 			Commands: []string{"kubectl -n kube-system get pods -o wide -l k8s-app=kube-proxy"}}}}
 	if cfg.Services != api.ServicesOVS {
-		f.Cause = "kube-proxy has no rules on this node, and services: host leaves ClusterIPs to it: pods here reach no Service"
+		f.Cause = "kube-proxy has no rules on this node, and services: host leaves ClusterIPs to it: pods on this node reach no Service"
 		f.Remedies = append(f.Remedies, report.Remedy{Text: "Or let Open vSwitch translate ClusterIPs for pods: services: ovs in the " +
 			"agents' config"})
 		return []report.Finding{f}
@@ -147,17 +147,17 @@ func withoutProxy(s cluster.Services, cfg api.AgentConfig, rules bool) []report.
 		return nil
 	}
 	f.Severity, f.About = report.Warning, needing
-	f.Cause = fmt.Sprintf("kube-proxy has no rules on this node, and %s it: Open vSwitch translates ClusterIPs for pods alone",
+	f.Cause = fmt.Sprintf("kube-proxy has no rules on this node, and %s it: Open vSwitch translates ClusterIPs only, and only for pods",
 		report.Count(len(needing), "1 Service needs", "%d Services need"))
 	f.Evidence = append(f.Evidence, report.Some(needing))
 	return []report.Finding{f}
 }
 
-// kubeProxyRules reports whether this node has rules of kube-proxy, in any of its modes. It says so as well if that
-// cannot be told, as without the program nft.
+// kubeProxyRules reports whether this node has rules of kube-proxy, in any of its modes. It returns true as well if
+// that is not known, as without the program nft.
 func kubeProxyRules(ctx context.Context) bool {
 	known := false
-	legacy, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names") // asking for the table would make it
+	legacy, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names") // iptables-legacy -t nat would create the table
 	for _, look := range [][]string{{"nft", "list", "tables"}, {"iptables", "-w", "5", "-t", "nat", "-S", "PREROUTING"},
 		{"iptables-legacy", "-w", "5", "-t", "nat", "-S", "PREROUTING"}, {"ip6tables", "-w", "5", "-t", "nat", "-S", "PREROUTING"}} {
 		if look[0] == "iptables-legacy" && !strings.Contains(string(legacy), "nat") {
@@ -172,11 +172,11 @@ func kubeProxyRules(ctx context.Context) bool {
 	return !known
 }
 
-// fullFrom is the share of conntrack's entries from which it is reported.
+// fullFrom is the share of used conntrack entries from which it is reported as full.
 const fullFrom = 0.8
 
-// conntrack compares how many connections there are with how many there may be: the kernel's conntrack, and that of the
-// userspace datapath. What cannot be read is not there.
+// conntrack compares how many connections there are with how many there may be: in the kernel's conntrack, and in the
+// userspace datapath's. What cannot be read counts as absent.
 func (n *NodeProbe) conntrack(ctx context.Context) (out []report.Finding) {
 	kernel := func(name string) string {
 		text, _ := os.ReadFile(filepath.Join("/proc/sys/net/netfilter", name))
@@ -202,8 +202,8 @@ func full(what, count, most, set string) []report.Finding {
 		return nil
 	}
 	return []report.Finding{{Check: CheckServices, Kind: "conntrack-full", Severity: report.Warning, About: []string{what},
-		Cause: fmt.Sprintf("%s has %d of at most %d entries: without room, new connections are dropped", what, has, limit),
-		Remedies: []report.Remedy{{Text: "Allow more; an entry takes some 400 bytes", Commands: []string{
+		Cause: fmt.Sprintf("%s has %d of at most %d entries: when it is full, new connections are dropped", what, has, limit),
+		Remedies: []report.Remedy{{Text: "Allow more entries; each takes about 400 bytes", Commands: []string{
 			set + strconv.Itoa(2*limit) + "   # until the next boot"}},
-			{Text: "Find out which pod opens so many connections, in ovs-appctl dpctl/dump-conntrack"}}}}
+			{Text: "Find out which pod opens so many connections, with ovs-appctl dpctl/dump-conntrack"}}}}
 }

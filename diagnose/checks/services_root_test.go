@@ -55,7 +55,7 @@ func TestServicesOnNode(t *testing.T) {
 	if got := append(withoutProxy(s, ovs, false), withoutProxy(s, host, true)...); len(got) > 0 {
 		t.Errorf("where nothing needs kube-proxy, or it is there: %+v", got)
 	}
-	if got := withoutProxy(s, host, false); len(got) != 1 || !strings.Contains(got[0].Cause, "pods here reach no Service") {
+	if got := withoutProxy(s, host, false); len(got) != 1 || !strings.Contains(got[0].Cause, "pods on this node reach no Service") {
 		t.Errorf("services: host without kube-proxy: %+v", got)
 	}
 	s.All[0].Entrances = []string{"NodePort 30080"}

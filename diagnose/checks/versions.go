@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/versions"
 )
 
-// versions finds what is too old of what the Nodes report.
+// versions finds software that is too old, by what the Nodes report.
 func (o Options) versions(ctx context.Context) ([]report.Finding, error) {
 	v := cluster.Read(ctx, o.Client, cluster.Nodes)
 	if err := v.Missing(cluster.Nodes); err != nil {
@@ -23,7 +23,7 @@ func (o Options) versions(ctx context.Context) ([]report.Finding, error) {
 	return out, nil
 }
 
-// version finds an Open vSwitch that is too old. One that does not answer is another finding.
+// version finds an Open vSwitch that is too old. One that does not answer is a different finding.
 func (n *NodeProbe) version(ctx context.Context) []report.Finding {
 	version, err := vswitchd.Version(ctx, n.Config.OVSRunDir)
 	if err != nil {

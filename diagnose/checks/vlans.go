@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostOfVLAN is how many pods of a VLAN are asked: a gateway that one of them reaches is reached by the others.
+// mostOfVLAN is how many pods of a VLAN are checked: a gateway that one of them reaches is reached by the others.
 const mostOfVLAN = 3
 
 // segment is a VLAN with the gateways that pods have in it.
@@ -32,11 +32,12 @@ type segment struct {
 type inVLAN struct {
 	pod       api.Attachment
 	gateway   error      // why none answers; nil: one does
-	neighbour netip.Addr // one that answers and is no pod of this node; not valid: none does
+	neighbour netip.Addr // one that answers and is not a pod of this node; not valid: none does
 	asked     int        // how many such neighbours it knows
 }
 
-// vlans checks whether bridged pods of this node reach the gateways of their VLANs: it has the kernel of a few ask.
+// vlans checks whether this node's bridged pods reach the gateways of their VLANs: the kernel probes them in the
+// network namespaces of a few pods.
 func (n *NodeProbe) vlans(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
 	if !n.Config.EnableBridgingMode {
 		return nil, nil, nil
@@ -73,7 +74,7 @@ func (n *NodeProbe) vlans(ctx context.Context) (found []report.Finding, notKnown
 	return found, notKnown, nil
 }
 
-// check asks a few pods. local are the addresses of this node's pods, which answer wherever the VLAN ends.
+// check probes from a few pods. local are the addresses of this node's pods, which answer wherever the VLAN ends.
 func (s segment) check(ctx context.Context, pods []api.Attachment, local map[netip.Addr]bool) (
 	found []report.Finding, notKnown []string) {
 	known := make([]inVLAN, len(pods))
@@ -103,10 +104,10 @@ func (s segment) check(ctx context.Context, pods []api.Attachment, local map[net
 	return []report.Finding{s.finding(silent, slices.Compact(answering), others)}, notKnown
 }
 
-// errCannotLook is in the error of a pod that could not be asked.
-var errCannotLook = errors.New("its network namespace cannot be looked into")
+// errCannotLook is in the error for a pod that could not be checked.
+var errCannotLook = errors.New("its network namespace cannot be examined")
 
-// lookIn has the kernel of a pod ask its gateways, and if none answers the neighbours that it knows.
+// lookIn has the kernel probe a pod's gateways, and if none answers the neighbours that the pod knows.
 func lookIn(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) inVLAN {
 	k := inVLAN{pod: pod}
 	err := link.Within(pod.Netns, func() (err error) {
@@ -129,7 +130,7 @@ func lookIn(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) 
 	return k
 }
 
-// within calls f for as long as a gateway is waited for.
+// within bounds f by the time that a gateway is waited for.
 func within(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayWait)
 	defer cancel()
@@ -144,34 +145,34 @@ func (s segment) name() string {
 }
 
 // finding is about pods that no gateway answers. answering are other neighbours that do, and others is how many were
-// asked: without any, nobody can tell the gateway from the VLAN.
+// probed: without any, a fault of the gateway cannot be distinguished from one of the VLAN.
 func (s segment) finding(pods, answering []string, others int) report.Finding {
 	f := report.Finding{Check: CheckVLANs, Severity: report.Failing, About: []string{s.name()},
-		Evidence: []string{"asked by ARP and neighbour discovery, as " + report.Some(pods)}}
+		Evidence: []string{"probed by ARP and neighbour discovery, as " + report.Some(pods)}}
 	tag := fmt.Sprint("vlan ", s.vlan)
 	if s.vlan == 0 {
 		tag = "not vlan"
 	}
-	port := report.Remedy{Text: fmt.Sprintf("See on the switch that the port of this node's NIC carries %s, and what arrives", s.name()),
-		Commands: []string{"fairlead-agent uplink status   # says which NIC", "tcpdump -eni NIC " + tag}}
+	port := report.Remedy{Text: fmt.Sprintf("Check on the switch that the port of this node's NIC carries %s, and what arrives", s.name()),
+		Commands: []string{"fairlead-agent uplink status   # names the NIC", "tcpdump -eni NIC " + tag}}
 	pool := report.Remedy{Text: "Check the gateway, and compare it and the VLAN with the IPPool's",
 		Commands: []string{"kubectl get ippools -o yaml"}}
-	elsewhere := report.Remedy{Text: "Run this check on another node: if all is well there, it is this node's port of the switch",
+	elsewhere := report.Remedy{Text: "Run this check on another node: if it finds nothing there, the fault is at this node's switch port",
 		Commands: []string{"fairleadctl doctor " + CheckVLANs}}
-	silent := fmt.Sprintf("the gateway %s does not answer bridged pods of this node in %s", s.gateways, s.name())
+	silent := fmt.Sprintf("the gateway %s does not answer this node's bridged pods in %s", s.gateways, s.name())
 	switch {
 	case len(answering) > 0:
 		f.Kind = "gateway-silent"
-		f.Cause = silent + ", though frames pass: " + report.Some(answering) + " answers. Pods reach nothing outside their subnet"
+		f.Cause = silent + ", although frames pass: " + report.Some(answering) + " answers. Pods reach nothing outside their subnet"
 		f.Remedies = []report.Remedy{pool}
 	case others > 0:
 		f.Kind = "vlan-silent"
-		f.Cause = fmt.Sprintf("%s, nor does %s: the VLAN's frames do not pass between this node and the network", silent,
+		f.Cause = fmt.Sprintf("%s, and neither does %s: the VLAN's frames do not pass between this node and the network", silent,
 			report.Count(others, "the other neighbour that they know", "any of %d other neighbours that they know"))
 		f.Remedies = []report.Remedy{port, elsewhere}
 	default:
 		f.Kind = "gateway-silent"
-		f.Cause = silent + ": it is away, or the VLAN's frames do not pass. The pods know no other neighbour that could tell"
+		f.Cause = silent + ": it is down, or the VLAN's frames do not pass. The pods have no other neighbour that would show which"
 		f.Remedies = []report.Remedy{elsewhere, port, pool}
 	}
 	return f

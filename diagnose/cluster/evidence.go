@@ -14,15 +14,15 @@ type Verdict string
 const (
 	// Lives: the Pod that it is allocated to exists.
 	Lives Verdict = "lives"
-	// MayLive: the Pod is gone from the API, and its containers may still run.
+	// MayLive: the Pod is gone from the API, but its containers may still run.
 	MayLive Verdict = "may be running"
 	// Kept: reserved for a StatefulSet or another owner that exists.
 	Kept Verdict = "kept"
-	// Gone: orphaned, or of no pod, as far as the API knows.
+	// Gone: orphaned, or not a pod's, as far as the API knows.
 	Gone Verdict = "gone"
 )
 
-// Evidence is what is known of the owner of an address.
+// Evidence is what is known about the owner of an address.
 type Evidence struct {
 	Allocation api.IPAllocation `json:"allocation"`
 	Verdict    Verdict          `json:"verdict"`
@@ -66,8 +66,8 @@ func (v *View) index() index {
 	return x
 }
 
-// Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Leader and Allocations, and
-// says of reservations what it can without Keepers.
+// Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Leader and Allocations. Without
+// Keepers it says less about reservations.
 func (v *View) Evidences() []Evidence {
 	x := v.index()
 	out := make([]Evidence, 0, len(v.Allocations))
@@ -86,7 +86,7 @@ func (x index) evidence(a api.IPAllocation) Evidence {
 		e.Waits = "it is probed again " + until(a)
 	case api.PhaseCooling:
 		e.Verdict, e.Owner = Gone, "released by "+a.Spec.Owner.String()
-		e.Waits = "it is cooling, because neighbours may have its previous owner in their caches, and is free " + until(a)
+		e.Waits = "it is cooling, because neighbours may have its previous owner in their caches, and becomes free " + until(a)
 	case api.PhaseReserved:
 		x.reserved(&e)
 	default:
@@ -150,7 +150,7 @@ func (x index) allocated(e *Evidence) {
 	case here:
 		e.Pod = fmt.Sprintf("Pod %s (UID %s) exists and has finished", pod, pod.UID)
 	default:
-		e.Pod = fmt.Sprintf("the Pod of UID %s does not exist any more%s", o.PodUID, x.namesake(o))
+		e.Pod = fmt.Sprintf("the Pod with UID %s no longer exists%s", o.PodUID, x.namesake(o))
 	}
 	if e.Verdict != "" {
 		return
@@ -161,7 +161,7 @@ func (x index) allocated(e *Evidence) {
 	case node.fencedOff():
 		e.Verdict, e.Waits = Gone, "the Node is marked as out of service: fairlead-controller releases it"+x.ifItWorks()
 	case node.Ready == "True":
-		e.Verdict, e.Waits = Gone, "the agent of the node reclaims it when no container has it any more, within a minute"
+		e.Verdict, e.Waits = Gone, "the node's agent reclaims it once no container has it, within a minute"
 	default:
 		e.Verdict, e.Waits = MayLive, "nothing releases it: containers of the Pod may still run on the node"
 	}
@@ -171,7 +171,7 @@ func (x index) allocated(e *Evidence) {
 func (x index) namesake(o api.AllocationOwner) string {
 	for _, p := range x.view.Pods {
 		if p.Namespace == o.Namespace && p.Name == o.Name {
-			return fmt.Sprintf("; the existing Pod %s is another one, of UID %s", p, p.UID)
+			return fmt.Sprintf("; the existing Pod %s is a different one, with UID %s", p, p.UID)
 		}
 	}
 	return ""
@@ -195,7 +195,7 @@ func (x index) nodeSentence(name string, n Node, there bool) string {
 	return fmt.Sprintf("Node %s is not Ready (%s) since %s UTC%s", name, n.Ready, n.Since.UTC().Format(time.DateTime), fenced)
 }
 
-// Released says what becomes of the address once it is released.
+// Released says what happens to the address once it is released.
 func (e Evidence) Released() string {
 	switch {
 	case e.Allocation.Spec.Phase != api.PhaseAllocated:

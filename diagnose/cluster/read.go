@@ -39,7 +39,7 @@ func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 		}
 	}
 	running.Wait()
-	// After the allocations: an owner without a Pod now is gone.
+	// Read after the allocations: an owner that has no Pod then is gone.
 	if slices.Contains(parts, Pods) {
 		r.done(Pods, r.pods(ctx))
 	}
@@ -71,7 +71,7 @@ func Explain(what string, err error) error {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%s: the resource is not installed: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", what, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s could not be read: timeout of the API server", what)
+		return fmt.Errorf("%s could not be read: the API server did not answer in time", what)
 	}
 	return fmt.Errorf("%s could not be read: %w", what, err)
 }
@@ -154,7 +154,7 @@ func (r *reader) allocations(ctx context.Context) (err error) {
 	return err
 }
 
-// ranges exist if NodeIPAM is enabled. A missing CRD is no error.
+// ranges exist if NodeIPAM is enabled. A missing CRD is not an error.
 func (r *reader) ranges(ctx context.Context) (err error) {
 	r.view.Ranges, err = objects[api.PodCIDRRange](ctx, r, api.RangeResource)
 	if apierrors.IsNotFound(err) {
@@ -182,7 +182,7 @@ func (r *reader) policies(ctx context.Context) (err error) {
 	return err
 }
 
-// warnings reads the Events of agents and controllers.
+// warnings reads the Warning Events of agents and controllers.
 func (r *reader) warnings(ctx context.Context) error {
 	for _, source := range []string{kube.Component, controllerLease} {
 		err := each(ctx, metav1.ListOptions{FieldSelector: "type=Warning,source=" + source},

@@ -30,7 +30,7 @@ func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence
 		return Evidence{}, Explain("IPAllocation "+name, err)
 	}
 	parts := []Part{Nodes, Pods, Leader}
-	if a.Spec.Phase == api.PhaseReserved { // the agent, whose rights these may be, may not read them
+	if a.Spec.Phase == api.PhaseReserved { // the agent, whose rights these may be, may not read Keepers
 		parts = append(parts, Keepers)
 	}
 	v := Read(ctx, client, parts...)
@@ -60,10 +60,10 @@ func Release(ctx context.Context, client *kube.Client, e Evidence, reason string
 	return nil, writeReleased(ctx, client, e, reason)
 }
 
-// EventReleased is the reason of the Event about an IPPool of which an address was released manually.
+// EventReleased is the reason of the Event about an IPPool when one of its addresses was released manually.
 const EventReleased = "AddressReleased"
 
-// writeReleased writes the Event, about the pool: the owner may not exist any more.
+// writeReleased writes the Event about the pool, as the owner may no longer exist.
 func writeReleased(ctx context.Context, client *kube.Client, e Evidence, reason string) error {
 	a := e.Allocation
 	pool, err := client.Metadata.Resource(api.PoolResource).Get(ctx, a.Spec.Pool, metav1.GetOptions{})

@@ -15,10 +15,10 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Service is what matters here of one.
+// Service is what matters here of a Service.
 type Service struct {
 	inputs.Service
-	// Entrances are other ways in than by ClusterIP: "NodePort 30080", "external IP 192.0.2.1". kube-proxy alone has them.
+	// Entrances are entries other than ClusterIPs: "NodePort 30080", "external IP 192.0.2.1". Only kube-proxy serves them.
 	Entrances []string
 }
 
@@ -34,7 +34,7 @@ type Services struct {
 	Nodes map[string]bool
 }
 
-// ReadServices reads them. What is not valid of them is left out, as agents do, which log it.
+// ReadServices reads them. It leaves out invalid ones, as agents do, which log them.
 func ReadServices(ctx context.Context, client *kube.Client) (out Services, err error) {
 	all, api := metav1.ListOptions{}, client.Kubernetes
 	err = each(ctx, all, api.CoreV1().Services(metav1.NamespaceAll).List, func(s *corev1.Service) {

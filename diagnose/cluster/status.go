@@ -30,19 +30,19 @@ type Status struct {
 type NodeStatus struct {
 	Node
 	Agent *Agent `json:"agent,omitempty"`
-	// Held counts the addresses of pools that are allocated to pods of the node.
+	// Held counts the pools' addresses that are allocated to pods on the node.
 	Held int `json:"heldAddresses"`
-	// Reach is what its agent has found by probing other nodes; nil: it does not probe, or was not asked.
+	// Reach is what its agent has found by probing other nodes; nil: it does not probe, or was not queried.
 	Reach *Reached `json:"reach,omitempty"`
 }
 
-// Reached says of how many of the nodes that a node probes the pods are reached in both directions.
+// Reached says how many of the nodes that a node probes have pods that are reached in both directions.
 type Reached struct {
 	Probed  int `json:"probed"`
 	Reached int `json:"reached"`
 	// Away are nodes that do not run, or whose agent does not.
 	Away int `json:"away,omitempty"`
-	// NotReached are nodes whose pods do not reach this one's, or the other way round.
+	// NotReached are nodes whose pods do not reach this one's, or are not reached from them.
 	NotReached []string `json:"notReached,omitempty"`
 	// Problem is why none is probed.
 	Problem string `json:"problem,omitempty"`
@@ -126,7 +126,7 @@ func stateOf(conditions []metav1.Condition, ready string) string {
 	return c.Reason
 }
 
-// PoolStatuses are those of all pools. It needs Pools and Allocations.
+// PoolStatuses are the statuses of all pools. It needs Pools and Allocations.
 func (v *View) PoolStatuses() []PoolStatus {
 	out := []PoolStatus{}
 	for _, p := range v.Pools {

@@ -70,20 +70,20 @@ type Node struct {
 	Name      string   `json:"name"`
 	PodCIDRs  []string `json:"podCIDRs,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
-	// Ready is the status of the condition: "True", "False", "Unknown"; empty: there is none. Since is when it became
-	// so, Why kubelet's message if it is not True.
+	// Ready is the status of the condition: "True", "False", "Unknown"; empty: there is none. Since is when that last
+	// changed, Why kubelet's message if it is not True.
 	Ready string      `json:"ready,omitempty"`
 	Since metav1.Time `json:"since,omitzero"`
 	Why   string      `json:"why,omitempty"`
 	// Fenced: the Node has the taint node.kubernetes.io/out-of-service: no pod runs there.
 	Fenced bool `json:"fenced,omitempty"`
-	// NoAgent is why no agent of Fairlead runs there, by what the Node says; empty: one may.
+	// NoAgent is why no Fairlead agent runs there, according to the Node; empty: one may.
 	NoAgent string `json:"noAgent,omitempty"`
-	// Versions are of kubelet, kernel and container runtime.
+	// Versions are those of kubelet, kernel and container runtime.
 	Versions map[versions.Software]string `json:"versions,omitempty"`
 }
 
-// Runs are the versions that the Nodes report.
+// Runs returns the versions that the Nodes report.
 func (v *View) Runs() []versions.Run {
 	of := map[string]map[versions.Software]string{}
 	for _, n := range v.Nodes {
@@ -114,8 +114,8 @@ type Controller struct {
 	Works bool `json:"works"`
 }
 
-// leaseStale is the age of the Lease from which there is no leader. It is renewed every few seconds; the rest is for
-// clock skew.
+// leaseStale is the Lease's age from which there is no leader. It is renewed every few seconds; the rest is for clock
+// skew.
 const leaseStale = time.Minute
 
 func (c Controller) String() string {
@@ -144,7 +144,7 @@ type Pod struct {
 	IPs         []netip.Addr
 }
 
-// Is reports whether an owner's pod UID is that of p.
+// Is reports whether an owner's pod UID is p's.
 func (p Pod) Is(uid string) bool { return uid != "" && (uid == p.UID || uid == p.StaticUID) }
 
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }

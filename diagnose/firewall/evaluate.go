@@ -7,9 +7,9 @@ import (
 
 // Drop is what drops a packet.
 type Drop struct {
-	// Family, Table and Chain are of nftables.
+	// Family, Table and Chain are those of nftables.
 	Family, Table, Chain string
-	// Handle is the rule's; 0: the chain's policy drops it.
+	// Handle is the rule's; 0: the chain's policy drops the packet.
 	Handle int
 }
 
@@ -22,7 +22,7 @@ func (d Drop) String() string {
 	return fmt.Sprintf("the rule with handle %d in %s", d.Handle, at)
 }
 
-// fate is what becomes of a packet in a chain.
+// fate is what happens to a packet in a chain.
 type fate int
 
 const (
@@ -33,12 +33,12 @@ const (
 	undecided
 )
 
-// Dropped returns what certainly drops the packet; false: nothing does, or it cannot be told.
+// Dropped returns what certainly drops the packet; false: nothing does, or it is not certain.
 func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 	hooks := []string{"prerouting", "input"}
 	switch {
 	case p.forwarded():
-		hooks = []string{"prerouting", "forward"} // what postrouting does depends on translations before
+		hooks = []string{"prerouting", "forward"} // what postrouting does depends on earlier translations
 	case p.Out != "":
 		hooks = []string{"output", "postrouting"}
 	}
@@ -46,9 +46,9 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 	for _, hook := range hooks {
 		for _, c := range r.bases {
 			if c.Hook != hook || c.Type == "nat" || !slices.Contains(families, c.Family) {
-				continue // address translation is for connections that are tracked
+				continue // nat chains see only tracked connections
 			}
-			// A packet that one base chain accepts goes on to the next: each is asked.
+			// A packet that one base chain accepts continues with the next, so each is evaluated.
 			if f, by := r.in(passing{p, hook}, chainID{c.Family, c.Table, c.Name}, 0); f == dropped {
 				return by, true
 			} else if (f == goesOn || f == returns) && c.Policy == "drop" {
@@ -59,7 +59,7 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 	return Drop{}, false
 }
 
-// deepest is how many chains may be within one another: nft(8) allows 16.
+// deepest is how deep chains may be nested: nft(8) allows 16.
 const deepest = 20
 
 // in follows the packet through a chain.
@@ -73,7 +73,7 @@ func (r Ruleset) in(p passing, id chainID, depth int) (fate, Drop) {
 		case f == goesOn:
 		case certain:
 			return f, by
-		case f != dropped: // perhaps something else happens here: nothing certain can be said of what follows
+		case f != dropped: // the rule may apply or not: what follows is not certain
 			return undecided, Drop{}
 		}
 	}
@@ -106,7 +106,7 @@ func (r Ruleset) under(p passing, of rule, depth int) (f fate, by Drop, certain 
 	return goesOn, Drop{}, true // a rule without a verdict
 }
 
-// verdict is what a statement decides; false: it is none that is known.
+// verdict is what a statement decides; false: it is not a known verdict.
 func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (fate, Drop, bool) {
 	here := Drop{of.Family, of.Table, of.Chain, of.Handle}
 	switch kind {
@@ -128,7 +128,7 @@ func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (
 		switch {
 		case kind == "jump" && f == returns:
 			f = goesOn
-		case kind == "goto" && f == goesOn: // the caller goes on, not this chain
+		case kind == "goto" && f == goesOn: // the caller continues, not this chain
 			f = returns
 		}
 		return f, by, true
@@ -138,7 +138,7 @@ func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (
 	return goesOn, Drop{}, false
 }
 
-// mapped is the verdict that a map has for the packet.
+// mapped is a verdict map's verdict for the packet.
 func (r Ruleset) mapped(p passing, of rule, body any, depth int) (fate, Drop, bool) {
 	fields, _ := body.(map[string]any)
 	key, _ := fields["key"].(map[string]any)
@@ -166,7 +166,7 @@ func (r Ruleset) mapped(p passing, of rule, body any, depth int) (fate, Drop, bo
 	return goesOn, Drop{}, true
 }
 
-// rejected is what a rule does that rejects in this way: nft does not print a condition that the way implies.
+// rejected is what a rule does that rejects with this type: nft does not print a condition that the type implies.
 func (p Packet) rejected(with any) fate {
 	only := map[any]bool{"icmp": p.Dst.Is4(), "icmpv6": p.Dst.Is6(), "tcp reset": p.Protocol == "tcp"}
 	if is, implies := only[with]; implies && !is {

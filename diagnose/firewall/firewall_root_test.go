@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// random writes rulesets. Unless unsure, what it writes can all be told, so each answer has to be the kernel's.
+// random writes rulesets. Unless unsure, all of them can be evaluated, so each answer must be the kernel's.
 type random struct {
 	*rand.Rand
 	hooks     []string // that the packets meet
@@ -48,7 +48,7 @@ func (r random) condition() string {
 	return r.one(conditions...)
 }
 
-// tracked reports whether it can be told what conntrack says of the packets.
+// tracked reports whether the conntrack state of the packets is known.
 func (r random) tracked() bool { return !r.forwarded || r.hook == "forward" }
 
 func (r random) rule(chains int) string {
@@ -95,7 +95,7 @@ chain OUTPUT { type filter hook output priority -300; udp dport 6081 notrack; }
 }
 `
 
-// What the answer is, the kernel does, for random rulesets and a packet in each direction.
+// The kernel does what the answer says, for random rulesets and a packet in each direction.
 func TestRootDropped(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
 	nstest.Need(t)
@@ -107,7 +107,7 @@ func TestRootDropped(t *testing.T) {
 	r.compare(t, node, untrack, paths)
 }
 
-// The same of packets of a pod, in each direction, which the node forwards.
+// The same for a pod's packets in each direction, which the node forwards.
 func TestRootForwardedDropped(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
 	nstest.Need(t)
@@ -129,7 +129,7 @@ func TestRootForwardedDropped(t *testing.T) {
 	r.compare(t, node, "", paths)
 }
 
-// neighbours are a node and another, which know each other.
+// neighbours are two nodes that know each other.
 func neighbours(t *testing.T) (node, peer *nstest.NS, local, remote netip.Addr) {
 	t.Helper()
 	node, peer = nstest.New(t), nstest.New(t)
@@ -144,7 +144,7 @@ func neighbours(t *testing.T) (node, peer *nstest.NS, local, remote netip.Addr) 
 	return node, peer, local, remote
 }
 
-// compare has the node have random rulesets, each behind always, and compares the answers with what comes.
+// compare loads random rulesets on the node, each after always, and compares the answers with what arrives.
 func (r random) compare(t *testing.T, node *nstest.NS, always string, paths map[Packet]func(bool) bool) {
 	t.Helper()
 	seed, rulesets := uint64(time.Now().UnixNano()), 150

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Packet is one on its way into this host or out of it, which conntrack does not track, or through it, the first of a
-// connection.
+// Packet is a packet into this host or out of it, which conntrack does not track, or one that it forwards, the first of
+// a connection.
 type Packet struct {
-	// In is the interface that it comes in by, Out the one that it leaves by; one that is not forwarded has one of them.
+	// In is the interface through which it arrives, Out the one through which it leaves; only forwarded ones have both.
 	In, Out  string
 	Src, Dst netip.Addr
 	// Protocol is "udp", "tcp" or "gre", Port the destination port of the first two.
@@ -19,7 +19,7 @@ type Packet struct {
 
 func (p Packet) forwarded() bool { return p.In != "" && p.Out != "" }
 
-// passing is a packet at a hook of the kernel's.
+// passing is a packet at one of the kernel's hooks.
 type passing struct {
 	Packet
 	hook string
@@ -41,13 +41,13 @@ func answerOf(is bool) answer {
 	return no
 }
 
-// holds says whether the packet meets a condition, of a rule of the family and table.
+// holds says whether the packet meets a condition of the rule in.
 func (r Ruleset) holds(p passing, in rule, match map[string]any) answer {
 	left, _ := match["left"].(map[string]any)
 	have, has := p.value(left)
 	switch {
 	case has == no:
-		return no // what the packet does not have ends the rule, whatever the operator: nft(8), EXPRESSIONS
+		return no // a field that the packet lacks ends the rule, whatever the operator: nft(8), EXPRESSIONS
 	case has == unknown:
 		return unknown
 	}
@@ -61,8 +61,8 @@ func (r Ruleset) holds(p passing, in rule, match map[string]any) answer {
 	return unknown
 }
 
-// value is what the packet has where an expression looks, in the words of libnftables-json(5): a text, a number or an
-// address. Some have a name and a number.
+// value is the packet's value of an expression, as in libnftables-json(5): a text, a number or an address. Some values
+// have both a name and a number.
 func (p passing) value(left map[string]any) (have []any, has answer) {
 	for kind, of := range left {
 		field, _ := of.(map[string]any)
@@ -85,11 +85,11 @@ func (p passing) ct(key any) ([]any, answer) {
 	case !p.forwarded() && key == "state":
 		return []any{"untracked"}, yes
 	case !p.forwarded():
-		return nil, no // there is no entry to look at
+		return nil, no // there is no conntrack entry
 	case key == "state" && p.hook == "forward":
 		return []any{"new"}, yes
 	}
-	return nil, unknown // conntrack comes to it before or after
+	return nil, unknown // conntrack may see the packet before this chain or after it
 }
 
 func (p passing) meta(key any) ([]any, answer) {
@@ -114,7 +114,7 @@ func (p Packet) payload(protocol, field any) ([]any, answer) {
 	}
 	switch {
 	case protocol == "th" && p.Protocol == "gre":
-		return nil, unknown // the kernel takes the bytes for ports
+		return nil, unknown // the kernel reads GRE's bytes as ports
 	case (protocol == "th" || protocol == p.Protocol) && field == "dport":
 		return []any{float64(p.Port)}, yes
 	case slices.Contains([]any{"tcp", "udp", "icmp", "icmpv6", "sctp", "dccp", "esp", "ah"}, protocol) && protocol != p.Protocol:
@@ -123,7 +123,7 @@ func (p Packet) payload(protocol, field any) ([]any, answer) {
 	return nil, unknown
 }
 
-// network is what the IP header has.
+// network is a field of the IP header.
 func (p Packet) network(protocol, field any) ([]any, answer) {
 	if protocol != p.family("ip", "ip6") {
 		return nil, no
@@ -139,7 +139,7 @@ func (p Packet) network(protocol, field any) ([]any, answer) {
 	return nil, unknown
 }
 
-// fib is the kind of an address to the routing.
+// fib is the type of an address, according to the routing table.
 func (p passing) fib(field map[string]any) ([]any, answer) {
 	flags, _ := field["flags"].([]any)
 	if field["result"] != "type" || len(flags) != 1 {
@@ -165,7 +165,7 @@ func (p Packet) protocol() []any {
 	return []any{p.Protocol, map[string]float64{"tcp": 6, "udp": 17, "gre": 47}[p.Protocol]}
 }
 
-// contains says whether one of the values is in what the right side of a condition names.
+// contains says whether the right side of a condition contains one of the values.
 func (r Ruleset) contains(in rule, right any, have []any) answer {
 	switch right := right.(type) {
 	case string:
@@ -201,7 +201,7 @@ func (r Ruleset) containsIn(in rule, right map[string]any, have []any) answer {
 		switch kind {
 		case "set":
 			return r.contains(in, of, have)
-		case "elem": // one with a comment, a counter or a time
+		case "elem": // an element with a comment, a counter or a timeout
 			elem, _ := of.(map[string]any)
 			return r.contains(in, elem["val"], have)
 		case "prefix":
@@ -213,7 +213,7 @@ func (r Ruleset) containsIn(in rule, right map[string]any, have []any) answer {
 	return unknown
 }
 
-// isText reports whether v is what the text names: the same text, one with a wildcard at its end, or an address.
+// isText reports whether the text names v: as the same text, with a wildcard at its end, or as an address.
 func isText(v any, text string) bool {
 	switch v := v.(type) {
 	case string:

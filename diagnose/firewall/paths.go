@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 )
 
-// TunnelPackets are the tunnel's packets from a node and to it, which pass the transport interface; false: there is no
-// route to the node.
+// TunnelPackets are the tunnel's packets from and to a node, through the transport interface; false: there is no route
+// to the node.
 func TunnelPackets(tunnel nat.Tunnel, transport string, peer netip.Addr) (in, out Packet, ok bool) {
 	routes, err := netlink.RouteGet(peer.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -23,7 +23,7 @@ func TunnelPackets(tunnel nat.Tunnel, transport string, peer netip.Addr) (in, ou
 	return in, out, true
 }
 
-// Leaves reports whether this host sends packets to an address by that interface.
+// Leaves reports whether this host sends packets to an address through that interface.
 func Leaves(to netip.Addr, ifName string) bool {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -33,8 +33,8 @@ func Leaves(to netip.Addr, ifName string) bool {
 	return err == nil && l.Attrs().Name == ifName
 }
 
-// RoutedPackets are the first packets of connections from a pod elsewhere to one here and back, of UDP, which this host
-// forwards between the gateway of its pods and the transport interface.
+// RoutedPackets are the first packets of UDP connections from a pod on another node to one here, and the other way
+// round, which this host forwards between its pods' gateway and the transport interface.
 func RoutedPackets(gateway, transport string, here, elsewhere netip.Addr, port int) (in, out Packet) {
 	in = Packet{In: transport, Out: gateway, Src: elsewhere, Dst: here, Protocol: "udp", Port: port}
 	out = Packet{In: gateway, Out: transport, Src: here, Dst: elsewhere, Protocol: "udp", Port: port}

@@ -12,7 +12,7 @@ import (
 
 // Ruleset is what nftables has in one network namespace.
 type Ruleset struct {
-	bases  []chain // those that the kernel calls
+	bases  []chain // the base chains, which the kernel calls
 	rules  map[chainID][]rule
 	values map[setID][]any // of named sets
 }
@@ -23,14 +23,14 @@ type (
 	setID   [3]string
 )
 
-// chain is a base chain, as libnftables-json(5) has it.
+// chain is a base chain, as described in libnftables-json(5).
 type chain struct {
 	Family, Table, Name string
 	Type, Hook, Policy  string
 	Prio                int
 }
 
-// rule is a rule: its expressions are conditions, remarks and a verdict, in any order.
+// rule is a rule: its expressions are conditions, comments and a verdict, in any order.
 type rule struct {
 	Family, Table, Chain string
 	Handle               int
@@ -50,7 +50,7 @@ func Read(ctx context.Context) (Ruleset, error) {
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
 	if err != nil {
-		return Ruleset{}, fmt.Errorf("reading the rules of nftables: %w: %s", err, strings.TrimSpace(complaint.String()))
+		return Ruleset{}, fmt.Errorf("reading the nftables rules: %w: %s", err, strings.TrimSpace(complaint.String()))
 	}
 	return parse(out)
 }

@@ -30,7 +30,7 @@ import (
 // answerTimeout bounds each query.
 const answerTimeout = 5 * time.Second
 
-// Here reports whether this is a node: an agent has run here since the boot.
+// Here reports whether this is a node: an agent has run here since boot.
 func Here(cfg api.AgentConfig) bool {
 	_, err := os.Stat(filepath.Dir(cfg.CNISocket))
 	return err == nil
@@ -58,7 +58,7 @@ func Probe(ctx context.Context, cfg api.AgentConfig, node string) error {
 	case status == http.StatusConflict:
 		return errors.New(strings.TrimSpace(string(body)))
 	case status != http.StatusNoContent:
-		return fmt.Errorf("the agent at %s is of an earlier version, which does not probe by request (HTTP status %d)", where, status)
+		return fmt.Errorf("the agent at %s is of an earlier version, which does not probe on request (HTTP status %d)", where, status)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func ask(ctx context.Context, cfg api.AgentConfig, method, path string) (
 	return body, resp.StatusCode, where, nil
 }
 
-// short is an error without the URL, and in words for common ones.
+// short is an error without the URL, with plainer words for a common one.
 func short(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return errors.New("nothing listens there")
@@ -117,7 +117,7 @@ func OVS(ctx context.Context, cfg api.AgentConfig) (*ovsdb.DB, error) {
 	return db, needsRoot(err)
 }
 
-// Switch connects to the bridge of the pods; the caller closes the connection.
+// Switch connects to the pods' bridge; the caller closes the connection.
 func Switch(ctx context.Context, cfg api.AgentConfig) (*openflow.Switch, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -125,7 +125,7 @@ func Switch(ctx context.Context, cfg api.AgentConfig) (*openflow.Switch, error) 
 	return sw, needsRoot(err)
 }
 
-// needsRoot adds to a permission error what to do.
+// needsRoot adds the remedy to a permission error.
 func needsRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		return fmt.Errorf("this needs root (sudo): %w", err)

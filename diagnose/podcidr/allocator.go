@@ -16,20 +16,20 @@ import (
 // for IPv6, kubeadm for both families.
 const MaxMaskDiff = 16
 
-// newGrid is a grid of free blocks, of a range that kube-controller-manager accepts.
+// newGrid is a grid of free blocks, for a range that kube-controller-manager accepts.
 func newGrid(r Range) (*blocks.Grid, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	if diff := r.Mask - r.Cluster.Bits(); diff > MaxMaskDiff && r.Cluster.Addr().Is6() {
-		return nil, fmt.Errorf("the node mask /%d is %d bits longer than %s; kube-controller-manager takes at most %d",
+		return nil, fmt.Errorf("the node mask /%d is %d bits longer than %s; kube-controller-manager accepts at most %d",
 			r.Mask, diff, r.Cluster, MaxMaskDiff)
 	}
 	return blocks.New(r)
 }
 
-// start is the allocator right after its start: one grid for each range, in which the Service CIDRs that it excludes
-// and the nodes' podCIDRs are in use. It does not start if a node's podCIDR number i is not in range number i.
+// start is the allocator right after its start: one grid per range, in which the Service CIDRs that it excludes and the
+// nodes' podCIDRs are in use. It does not start if a node's podCIDR number i is not in range number i.
 func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blocks.Grid, error) {
 	var grids []*blocks.Grid
 	for _, r := range ranges {

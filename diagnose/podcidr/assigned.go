@@ -16,7 +16,7 @@ type claim struct {
 	node inputs.Node
 }
 
-// claims are all podCIDRs: among those that overlap the wider first, among equal ones that of the older Node first.
+// claims are all podCIDRs: of overlapping ones the wider first, of equal ones the older Node's first.
 func (c *cluster) claims() []claim {
 	var out []claim
 	for _, n := range c.having {
@@ -34,8 +34,8 @@ func older(a, b inputs.Node) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// shared finds podCIDRs that more than one node has, in whole or in part. In this order, a podCIDR overlaps the last
-// one that is not part of a wider one, or nothing.
+// shared finds podCIDRs that more than one node has, in whole or in part. In the order of claims, a podCIDR overlaps
+// the last one that is not part of a wider one, or nothing.
 func (c *cluster) shared() []report.Finding {
 	var out []report.Finding
 	all := c.claims()
@@ -82,7 +82,7 @@ func (c *cluster) sharing(group []claim, nodes []inputs.Node) report.Finding {
 	return d
 }
 
-// superfluous are claims without which none overlap: narrow podCIDRs are kept, and those of older Nodes.
+// superfluous are the claims without which none overlap: narrow podCIDRs and those of older Nodes are kept.
 func superfluous(group []claim) []claim {
 	var keep, out []claim
 	for _, g := range slices.SortedStableFunc(slices.Values(group), func(a, b claim) int {
@@ -97,7 +97,7 @@ func superfluous(group []claim) []claim {
 	return out
 }
 
-// withOthers finds podCIDRs that overlap a Service CIDR, or an address or a network of a node.
+// withOthers finds podCIDRs that overlap a Service CIDR or a node's address.
 func (c *cluster) withOthers() []report.Finding {
 	var out []report.Finding
 	for _, n := range c.having {
@@ -135,7 +135,7 @@ func (c *cluster) rangeOverlaps() []report.Finding {
 	return out
 }
 
-// freeOverlaps are for each cluster CIDR the first reservation that overlaps a free podCIDR of it.
+// freeOverlaps are, for each cluster CIDR, the first reservation that overlaps one of its free podCIDRs.
 func (c *cluster) freeOverlaps() []reserved {
 	grids, err := start(c.Ranges, c.LeftOut, c.having)
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *cluster) outOfRange() []report.Finding {
 	return []report.Finding{d}
 }
 
-// wrongFamilies finds nodes whose pods have no family that the Services have, and those that lack one of two.
+// wrongFamilies finds nodes whose pods have no family of the Services, and those that lack one of two.
 func (c *cluster) wrongFamilies() []report.Finding {
 	if len(c.Services) == 0 {
 		return nil
@@ -199,7 +199,7 @@ func (c *cluster) wrongFamilies() []report.Finding {
 	for _, found := range []struct {
 		nodes []inputs.Node
 		text  string
-	}{{none, "podCIDRs of another family than the Services (%s): pods there cannot reach any Service, not even DNS"},
+	}{{none, "podCIDRs of a different family than the Services (%s): pods there cannot reach any Service, not even DNS"},
 		{part, "podCIDRs of one family only, but Services have two (%s): pods there cannot reach the Services of the other"}} {
 		if len(found.nodes) == 0 {
 			continue

@@ -14,8 +14,7 @@ import (
 // young is how long an allocator may take for a new Node. kube-controller-manager takes a second.
 const young = 30 * time.Second
 
-// Diagnose returns what is wrong with the podCIDR of the named node, first what keeps it from serving pods, or nil. now
-// distinguishes new Nodes from old ones.
+// Diagnose returns the worst finding about the named node's podCIDR, or nil. now distinguishes new Nodes from old ones.
 func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *report.Finding {
 	c := newCluster(nodes, f, now)
 	c.asked = name
@@ -28,7 +27,7 @@ func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time)
 	return found
 }
 
-// Survey returns all that is wrong with the podCIDRs of a cluster.
+// Survey returns all findings about a cluster's podCIDRs.
 func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []report.Finding {
 	return newCluster(nodes, f, now).survey()
 }
@@ -119,12 +118,12 @@ func cover(a, b netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(a.Addr(), bits).Masked()
 }
 
-// finding is a new one about nodes.
+// finding is a new finding about nodes.
 func finding(kind string, severity report.Severity, nodes []inputs.Node) report.Finding {
 	return report.Finding{Check: Check, Kind: kind, Severity: severity, About: namesOf(nodes)}
 }
 
-// source is the evidence of where cluster CIDR and mask come from.
+// source is the evidence for where cluster CIDR and mask come from.
 func (c *cluster) source() string {
 	if len(c.Ranges) == 0 {
 		return "cluster CIDR and mask: unknown"
@@ -144,7 +143,7 @@ func sorted(nodes map[string]inputs.Node) []inputs.Node {
 	return slices.SortedFunc(maps.Values(nodes), func(a, b inputs.Node) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// subject begins a message about nodes: "node a has", "3 nodes (a, b, c) have". The node that was asked for is named
+// subject begins a message about nodes: "node a has", "3 nodes (a, b, c) have". A node that was asked about is named
 // alone.
 func (c *cluster) subject(list []string) string {
 	if slices.Contains(list, c.asked) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// empty finds why nodes have no podCIDR: one finding for all that wait, another for those that are too new to know.
+// empty finds why nodes have no podCIDR: one finding for all that wait, another for those that are too new to judge.
 func (c *cluster) empty() []report.Finding {
 	var fresh, waiting []inputs.Node
 	for _, n := range c.waiting {
@@ -26,7 +26,7 @@ func (c *cluster) empty() []report.Finding {
 	}
 	d := c.cause(append(waiting, fresh...))
 	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 {
-		return []report.Finding{d} // just as certain for the new ones
+		return []report.Finding{d} // equally certain for the new ones
 	}
 	pending := finding(JustCreated, report.Warning, fresh)
 	pending.Cause = c.subject(pending.About) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending"

@@ -20,13 +20,13 @@ const (
 	No
 )
 
-// Facts are what is known of the cluster besides its Nodes. In the zero value nothing is known.
+// Facts are what is known about the cluster besides its Nodes. In the zero value nothing is known.
 type Facts struct {
 	// NodeIPAM is the state of fairlead-controller's allocator; nil: it is disabled, and kube-controller-manager
 	// assigns podCIDRs, or nothing does.
 	NodeIPAM *NodeIPAM
 
-	// Ranges are what podCIDRs are cut from, in the allocator's order, at most one of each family except with NodeIPAM.
+	// Ranges are what podCIDRs are cut from, in the allocator's order, at most one per family except with NodeIPAM.
 	// Empty: unknown, or none is set.
 	Ranges []Range
 	// RangesFrom is the source of Ranges: "the command of Pod kube-system/…".
@@ -45,11 +45,11 @@ type Facts struct {
 	Allocates Answer
 	// AllocatesNot is why Allocates is No: "it runs without --allocate-node-cidrs".
 	AllocatesNot string
-	// Runs: its process runs: fairlead-controller with NodeIPAM, else kube-controller-manager.
+	// Runs: the allocator's process runs: fairlead-controller with NodeIPAM, else kube-controller-manager.
 	Runs Answer
 	// RunsNot is why Runs is No, with the evidence.
 	RunsNot string
-	// Manifest is the file with its command on its node; empty: it is not a static Pod.
+	// Manifest is the file on its node that has its command; empty: it is not a static Pod.
 	Manifest string
 
 	// Kubeadm: the cluster was created by kubeadm. PodSubnet is then its networking.podSubnet (--pod-network-cidr).
@@ -65,7 +65,7 @@ type Facts struct {
 
 // NodeIPAM is the state of fairlead-controller's allocator.
 type NodeIPAM struct {
-	// Stopped is why it assigns none: another allocator does. Empty: it assigns.
+	// Stopped is why it assigns none: another allocator is active. Empty: it assigns.
 	Stopped string
 }
 

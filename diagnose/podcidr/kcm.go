@@ -20,8 +20,8 @@ func defaultMask(cluster netip.Prefix) int {
 	return 64
 }
 
-// flags are those of a command line, by name. If one is repeated the last one counts. Underscores are dashes, as in
-// kube-controller-manager's parser.
+// flags are those of a command line, by name. If one is repeated, the last one counts. Underscores count as dashes, as
+// in kube-controller-manager's parser.
 type flags map[string]string
 
 // parseCommand parses "--name=value", "--name value" and "--name" (true). A shell command in one argument is split at
@@ -101,7 +101,7 @@ func (f flags) ranges() ([]Range, error) {
 	return out, nil
 }
 
-// has: 0 stands for the default.
+// has reports whether a flag is set; 0 stands for the default.
 func (f flags) has(name string) bool { return f[name] != "" && f[name] != "0" }
 
 // parseCIDRs parses one CIDR, or one of each family separated by a comma; none in an empty list.

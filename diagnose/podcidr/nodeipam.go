@@ -86,7 +86,7 @@ func (c *cluster) outsideConfigured() []report.Finding {
 	return []report.Finding{d}
 }
 
-// twoAllocators is about another allocator while no node waits.
+// twoAllocators finds another allocator while no node waits.
 func (c *cluster) twoAllocators() []report.Finding {
 	if c.NodeIPAM.Stopped == "" || len(c.waiting) > 0 {
 		return nil

@@ -19,10 +19,10 @@ type Plan struct {
 	Holds uint64 `json:"holds"`
 	// Problems are messages. A plan with one must not be used.
 	Problems []string `json:"problems,omitempty"`
-	// Remedies are messages of what would help.
+	// Remedies are messages about what would help.
 	Remedies []string `json:"remedies,omitempty"`
-	// Flags are for kubeadm init and kube-controller-manager.
-	// ExtraArgs are for kubeadm's config file, which init has no flags for.
+	// KubeadmFlags and KCMFlags are for kubeadm init and kube-controller-manager. ExtraArgs are for kubeadm's config
+	// file, as init has no flags for them.
 	KubeadmFlags []string `json:"kubeadmFlags"`
 	ExtraArgs    []string `json:"kubeadmExtraArgs,omitempty"`
 	KCMFlags     []string `json:"kubeControllerManagerFlags"`
@@ -34,7 +34,7 @@ type Plan struct {
 type RangePlan struct {
 	Cluster netip.Prefix `json:"clusterCIDR"`
 	Mask    int          `json:"nodeMask"`
-	// Blocks are all podCIDRs of the range; ForServices are those that overlap a Service CIDR and that
+	// Blocks counts all podCIDRs of the range; ForServices counts those that overlap a Service CIDR, which
 	// kube-controller-manager excludes.
 	Blocks      uint64 `json:"podCIDRs"`
 	ForServices uint64 `json:"takenByServices,omitempty"`
@@ -74,7 +74,7 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	return p, nil
 }
 
-// judge finds what is wrong with one range, whatever the number of nodes.
+// judge finds what is wrong with one range, regardless of the number of nodes.
 func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 	for _, s := range services {
 		if s.Overlaps(g.Cluster) {

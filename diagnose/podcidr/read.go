@@ -26,14 +26,13 @@ import (
 const (
 	kcmLabel = "component=kube-controller-manager"
 	kcmLease = "kube-controller-manager"
-	// controllerLease is that of fairlead-controller.
+	// controllerLease is fairlead-controller's Lease.
 	controllerLease = "fairlead-controller"
 	kubeadmConfig   = "kubeadm-config"
 	kcmManifest     = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 )
 
-// leaseStale is the age of a Lease from which it has no holder. It is renewed every few seconds; the rest is for clock
-// skew.
+// leaseStale is the age from which a Lease has no holder. It is renewed every few seconds; the rest is for clock skew.
 const leaseStale = 2 * time.Minute
 
 // readTimeout bounds all requests together: an agent's start or a user waits for them.
@@ -107,8 +106,8 @@ func (r *reader) ranges(ctx context.Context) []api.PodCIDRRange {
 	return out
 }
 
-// OtherAllocator is the allocator besides fairlead-controller: kube-controller-manager, by the command of its mirror
-// Pod. Empty: none is found.
+// OtherAllocator is the allocator besides fairlead-controller: kube-controller-manager, according to the command of its
+// mirror Pod. Empty: none was found.
 func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -130,10 +129,10 @@ type reader struct {
 	client  kubernetes.Interface
 	objects dynamic.Interface
 	facts   Facts
-	pod     string // the kube-controller-manager whose flags these are
+	pod     string // the kube-controller-manager whose flags are used
 }
 
-// unread reports whether err is an error, and records that what could not be read. What does not exist is not recorded.
+// unread reports whether err is an error, and records what could not be read, unless it does not exist.
 func (r *reader) unread(what string, err error) bool {
 	if apierrors.IsForbidden(err) {
 		err = errors.New("forbidden")
@@ -163,7 +162,7 @@ func (r *reader) kcm(ctx context.Context) flags {
 	}
 	for i := range list.Items[1:] {
 		if !slices.Equal(commandOf(&pod), commandOf(&list.Items[i+1])) {
-			r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("Pod kube-system/%s has another command than %s, which is used here",
+			r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("Pod kube-system/%s has a different command than %s, which is used here",
 				list.Items[i+1].Name, r.pod))
 		}
 	}
@@ -178,7 +177,7 @@ func commandOf(pod *corev1.Pod) []string {
 	return slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
 }
 
-// podTrouble is why a pod is not ready; empty if it is, or nothing is known.
+// podTrouble is why a pod is not ready; empty if it is ready, or nothing is known.
 func podTrouble(pod *corev1.Pod) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -220,7 +219,7 @@ func (r *reader) kubeadm(ctx context.Context) *kubeadm {
 	return &config
 }
 
-// lease reports whether the holder of a Lease runs, Pod or not, and why not.
+// lease reports whether the holder of a Lease runs, in a Pod or not, and why not.
 func (r *reader) lease(ctx context.Context, name string) (runs Answer, not string) {
 	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -235,7 +234,7 @@ func (r *reader) lease(ctx context.Context, name string) (runs Answer, not strin
 	return Yes, ""
 }
 
-// services reads the ServiceCIDRs, objects since Kubernetes 1.33.
+// services reads the ServiceCIDR objects, which exist since Kubernetes 1.33.
 func (r *reader) services(ctx context.Context) {
 	list, err := r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if r.unread("the ServiceCIDRs", err) {
@@ -268,7 +267,7 @@ func (r *reader) events(ctx context.Context) {
 	}
 }
 
-// settle chooses the settings of the most reliable source that has them.
+// settle takes the settings from the most reliable source that has them.
 func (r *reader) settle(kcm flags, config *kubeadm) {
 	f := &r.facts
 	from := "the command of Pod " + r.pod

@@ -54,7 +54,7 @@ func (c *cluster) remedyRange(d *report.Finding) {
 	d.Remedies = append(d.Remedies, r)
 }
 
-// remedyMask looks for longer node masks for all waiting nodes, and says so if none help: they are what many try first.
+// remedyMask looks for longer node masks for all waiting nodes, and says so if none help: many try them first.
 func (c *cluster) remedyMask(d *report.Finding) {
 	masks, full := c.longerMasks(c.nodes)
 	if full != nil {
@@ -99,7 +99,7 @@ func (c *cluster) fills(family []Range) string {
 	}
 }
 
-// settings is the remedy of other ranges for the allocator.
+// settings is the remedy that gives the allocator other ranges.
 func (c *cluster) settings(text string, ranges []Range) report.Remedy {
 	r := report.Remedy{Text: text, Beware: []string{
 		"kube-proxy's cluster CIDR (clusterCIDR in ConfigMap kube-system/kube-proxy) and other configuration with the cluster " +
@@ -209,7 +209,7 @@ func (c *cluster) remedyRecreate(d *report.Finding, nodes []inputs.Node) {
 }
 
 // recreate makes the allocator assign other podCIDRs. kube-controller-manager is stopped while the Nodes are deleted:
-// it would release their podCIDRs although others have them. After its start it is known what it assigns.
+// it would release their podCIDRs although other nodes have them. What it assigns after its start is known.
 func (c *cluster) recreate(what string, nodes []inputs.Node) (r report.Remedy, err error) {
 	after := slices.Clone(c.nodes)
 	for i := range after {
@@ -252,7 +252,7 @@ func (c *cluster) recreateManually(what string, nodes []inputs.Node) (report.Rem
 	chosen := make([][]netip.Prefix, len(nodes))
 	for _, g := range grids {
 		for _, p := range taken {
-			_ = g.Take(p) // it fails only for prefixes outside of the range
+			_ = g.Take(p) // fails only for prefixes outside of the range
 		}
 		free := g.Next(len(nodes))
 		if len(free) < len(nodes) {

@@ -18,7 +18,7 @@ func capacity(ranges []Range) string {
 	return report.Count(int(most), "1 node", "%d nodes")
 }
 
-// roomFor is how many pods a node of ranges has addresses for, in words.
+// roomFor is how many pods a node with a podCIDR of ranges has addresses for, in words.
 func roomFor(ranges []Range) string {
 	for _, r := range ranges {
 		if pods := podsOnNode(r); pods > 0 {
@@ -28,8 +28,8 @@ func roomFor(ranges []Range) string {
 	return "more pods on a node than the limit"
 }
 
-// podsOnNode are all addresses of a podCIDR except network, gateway and, in IPv4, broadcast; 0 for more than a node
-// runs.
+// podsOnNode is the number of addresses of a podCIDR, without network, gateway and, in IPv4, broadcast; 0 for more than
+// a node runs.
 func podsOnNode(r Range) int {
 	if host := r.Cluster.Addr().BitLen() - r.Mask; host < 16 {
 		return max(0, 1<<host-3)
@@ -50,8 +50,8 @@ func kcmFlags(ranges []Range) []string {
 	return append([]string{"--allocate-node-cidrs=true", "--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
 }
 
-// maskFlags are the flags of kube-controller-manager for the masks. With two families it rejects --node-cidr-mask-size,
-// with one the others.
+// maskFlags are kube-controller-manager's flags for the masks. With two families it rejects --node-cidr-mask-size, with
+// one it rejects the others.
 func maskFlags(ranges []Range) []string {
 	if len(ranges) == 1 {
 		return []string{fmt.Sprintf("--node-cidr-mask-size=%d", ranges[0].Mask)}
@@ -73,7 +73,7 @@ func configLines(ranges []Range) []string {
 	return out
 }
 
-// maskKeys are the keys of the masks.
+// maskKeys are the config keys of the masks.
 func maskKeys(ranges []Range) []string {
 	var out []string
 	for _, family := range byFamily(ranges) {

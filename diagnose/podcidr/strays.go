@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// PodAddress is one running pod with an address of a podCIDR: its namespace/name, node and addresses.
+// PodAddress is one running pod with an address in a podCIDR: its namespace/name, node and addresses.
 type PodAddress struct {
 	Pod, Node string
 	IPs       []netip.Addr
 }
 
-// Strays finds pods outside podCIDR: their address is of a podCIDR that their node had before.
+// Strays finds pods outside podCIDR: their address is in a podCIDR that their node had before.
 func Strays(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
 	stray := map[string][]string{}
 	for _, p := range pods {

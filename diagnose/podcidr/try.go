@@ -13,7 +13,7 @@ import (
 // mostPodsMask is the longest IPv4 node mask that is proposed: 13 pods.
 const mostPodsMask = 28
 
-// serves tries ranges: the allocator starts with them and the nodes, those without get podCIDRs, and these overlap
+// serves tries ranges: the allocator starts with them and the nodes, waiting nodes get podCIDRs, and these overlap
 // nothing.
 func (c *cluster) serves(ranges []Range, nodes []inputs.Node) error {
 	assign := c.assign
@@ -26,13 +26,13 @@ func (c *cluster) serves(ranges []Range, nodes []inputs.Node) error {
 	}
 	for _, p := range assigned {
 		if what := c.clash(p); what != "" {
-			return fmt.Errorf("the podCIDR %s holds or overlaps %s", p, what)
+			return fmt.Errorf("the podCIDR %s contains or overlaps %s", p, what)
 		}
 	}
 	return nil
 }
 
-// assign are the podCIDRs that kube-controller-manager assigns after its start to nodes without.
+// assign returns the podCIDRs that kube-controller-manager assigns to waiting nodes after its start.
 func (c *cluster) assign(ranges []Range, nodes []inputs.Node) ([]netip.Prefix, error) {
 	grids, err := start(ranges, c.LeftOut, nodes)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *cluster) assign(ranges []Range, nodes []inputs.Node) ([]netip.Prefix, e
 	return out, nil
 }
 
-// assignConfigured are the podCIDRs that fairlead-controller assigns to nodes without: it runs the same code.
+// assignConfigured returns the podCIDRs that fairlead-controller assigns to waiting nodes: it runs the same code.
 func (c *cluster) assignConfigured(ranges []Range, nodes []inputs.Node) ([]netip.Prefix, error) {
 	f := nodecidr.Facts{Ranges: ranges, Services: c.Services}
 	for _, n := range nodes {
@@ -81,7 +81,7 @@ type reserved struct {
 	what string
 }
 
-// reservations are the Service CIDRs and the addresses of nodes.
+// reservations are the Service CIDRs and the nodes' addresses.
 func (c *cluster) reservations() []reserved {
 	var out []reserved
 	for _, s := range c.Services {
@@ -240,7 +240,8 @@ func (c *cluster) candidates() [][]Range {
 	return out
 }
 
-// addRanges are ranges for nodeIPAM.clusterCIDRs, one for each family that needs it, with which all nodes are served.
+// addRanges returns additional ranges for nodeIPAM.clusterCIDRs, one for each family that needs it, such that all nodes
+// are served.
 func (c *cluster) addRanges(nodes []inputs.Node) ([]Range, error) {
 	var added []Range
 	for _, family := range byFamily(c.Ranges) {
@@ -259,8 +260,8 @@ func (c *cluster) addRanges(nodes []inputs.Node) ([]Range, error) {
 	return added, c.serves(slices.Concat(c.Ranges, added), nodes)
 }
 
-// additions are CIDRs that may be added to the family of first, the nearest and smallest first: the other half of what
-// is twice as wide as first, four times, and so on, then the beginnings of private address space.
+// additions are CIDRs that may be added to the family of first, the nearest and smallest first: the other half of the
+// CIDR that is twice as wide as first, four times, and so on, then ranges of private address space.
 func (c *cluster) additions(first Range) []Range {
 	var out []Range
 	add := func(p netip.Prefix) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A node that was down has time to start its agent, also where this process did not run meanwhile.
+// A node that was down has time to start its agent, even if this process did not run in the meantime.
 func TestHostSettled(t *testing.T) {
 	p, grace := newPair(), time.Minute
 	var h Host

@@ -12,31 +12,31 @@ import (
 // CauseNotProbed: an agent does not probe, or these two nodes are not probed by each other.
 const CauseNotProbed Cause = "not-probed"
 
-// IdleByConfig is why an agent probes no node that is not to.
+// IdleByConfig is why an agent that is configured not to probe probes no node.
 const IdleByConfig = "reachability is none in its agent's config"
 
-// Side is one end of a pair of nodes, with what its agent knows of the other.
+// Side is one end of a pair of nodes, with what its agent reports about the other.
 type Side struct {
 	Node string
-	// Unasked is why its agent was not asked; empty: it was. Down: because it does not answer on its own node.
+	// Unasked is why its agent was not queried; empty: it was. Down: because it does not answer on its own node.
 	Unasked string
 	Down    bool
 	// Idle is why it probes no node; empty: it does.
 	Idle string
-	// Paths are those to the other end, one a family.
+	// Paths are those to the other end, one per family.
 	Paths []api.ReachPath
 }
 
-// Way is one direction between two nodes in one family, as both ends know it.
+// Way is one direction between two nodes in one family, as known from both ends.
 type Way struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Family string `json:"family,omitempty"`
-	// Is what is known of it, and Since when; zero: that is not known.
+	// Is what is known about it, and Since when; zero: that is not known.
 	Is    Direction `json:"state"`
 	Since time.Time `json:"since,omitzero"`
-	// Cause is why it does not work or is not known, At the node that has the fault; empty: it is between them, or not
-	// known where.
+	// Cause is why it does not work or is not known, At the node that has the fault; empty: it is between them, or its
+	// place is not known.
 	Cause Cause  `json:"cause,omitempty"`
 	At    string `json:"at,omitempty"`
 	// Text is a sentence, and Seen the evidence, each with the node that has seen it.
@@ -44,12 +44,12 @@ type Way struct {
 	Seen []string `json:"seen,omitempty"`
 }
 
-// Bad reports whether the way does not work as it should.
+// Bad reports whether the direction does not work as it should.
 func (w Way) Bad() bool { return w.Is.bad() }
 
-// Join is what both ends know together, two ways for each family. What the receiver knows counts before what it has
-// said to the sender, and silence only where the sender's agent sends. A cause is named where one end's evidence is
-// about that direction.
+// Join combines what both ends report, as two directions for each family. What the receiver reports takes precedence
+// over what it has told the sender, and silence counts only if the sender's agent sends. A cause is named if one end's
+// evidence is about that direction.
 func Join(a, b Side) []Way {
 	families := map[string]bool{}
 	for _, p := range slices.Concat(a.Paths, b.Paths) {
@@ -113,12 +113,12 @@ func join(x, y Side, family string) Way {
 	return w
 }
 
-// what says that a way does not work.
+// what says that a direction does not work.
 func (w Way) what() string {
-	of := map[Direction]string{Fails: "no %spacket comes from pods on %s to pods on %s",
-		Narrow: "no full-size %spacket comes from pods on %s to pods on %s",
-		Lossy:  "of %spackets from pods on %s to pods on %s some are lost",
-		NoTCP:  "no %stransfer by TCP passes from pods on %s to pods on %s"}[w.Is]
+	of := map[Direction]string{Fails: "no %spackets pass from pods on %s to pods on %s",
+		Narrow: "no full-size %spackets pass from pods on %s to pods on %s",
+		Lossy:  "some %spackets from pods on %s to pods on %s are lost",
+		NoTCP:  "no %sTCP transfers succeed from pods on %s to pods on %s"}[w.Is]
 	family := w.Family
 	if family != "" {
 		family += " "
@@ -126,8 +126,8 @@ func (w Way) what() string {
 	return fmt.Sprintf(of, family, w.From, w.To)
 }
 
-// answers reports whether packets pass in both directions, as the kernel of one of the ends shows whose agent is not
-// heard. A ping shows it only where an agent is down: else the packets of both are what counts.
+// answers reports whether packets pass in both directions, as shown by the kernel of an end whose agent is not heard. A
+// ping shows it only if an agent is down: else the packets of both count.
 func (p between) answers() bool {
 	pinged := p.px.EndEcho == string(Answered) || p.py.EndEcho == string(Answered)
 	return p.px.Refused || p.py.Refused || pinged && (p.x.Down || p.y.Down)
@@ -142,13 +142,13 @@ func (p between) certain() bool {
 func (p between) sends() bool    { return p.x.Unasked == "" && p.hasX }
 func (p between) receives() bool { return p.y.Unasked == "" && p.hasY }
 
-// begun reports whether x has only begun to send, or to hear: y does not know x's packets yet.
+// begun reports whether x has only just begun to send, or to hear: y does not know x's packets yet.
 func (p between) begun() bool {
 	from, to := Direction(p.px.FromThere), Direction(p.px.ToThere)
 	return from == Unknown || from != Fails && to == Unknown
 }
 
-// state is what the ends know of the direction from x to y.
+// state is what the ends know about the direction from x to y.
 func (p between) state() Direction {
 	heard, said := Direction(p.py.FromThere), Direction(p.px.ToThere)
 	switch {
@@ -158,11 +158,11 @@ func (p between) state() Direction {
 		return heard
 	case p.answers():
 		return Works
-	case p.receives() && heard == Fails && said == Works: // of different times: x has it from y that y hears x
+	case p.receives() && heard == Fails && said == Works: // at different times: y has reported to x that it hears x
 		return Unknown
 	case p.receives() && heard == Fails && p.counts():
 		return Fails
-	case p.sends() && said != "" && said != Unknown: // y has said so
+	case p.sends() && said != "" && said != Unknown: // y has reported it to x
 		return said
 	}
 	return Unknown
@@ -173,14 +173,14 @@ func (p between) noTCP() bool {
 	return p.sends() && Direction(p.px.ToThere) == NoTCP && (!p.receives() || Direction(p.py.FromThere) == Works)
 }
 
-// counts reports whether y's silence about x shows that the direction fails: x sends, or certainly would not be heard,
-// or could not be asked and y's agent tells a fault.
+// counts reports whether y not hearing x shows that the direction fails: x sends, or certainly would not be heard, or
+// could not be queried while y's agent reports a fault.
 func (p between) counts() bool {
 	untold := p.x.Unasked != "" && !p.x.Down && p.py.State == "broken"
 	return p.sends() && !p.begun() || p.certain() || untold
 }
 
-// since is since when it was found not to work: the end that knew first.
+// since is since when the direction was found not to work, by the end that found it first.
 func (p between) since() (t time.Time) {
 	for _, q := range []api.ReachPath{p.py, p.px} {
 		if q.State == "broken" && (t.IsZero() || q.Since.Before(t)) {
@@ -190,7 +190,7 @@ func (p between) since() (t time.Time) {
 	return t
 }
 
-// wellSince is since when both ends have both directions working.
+// wellSince is since when both ends find both directions working.
 func (p between) wellSince() (t time.Time) {
 	for _, q := range []api.ReachPath{p.py, p.px} {
 		if q.State == "reached" && q.Since.After(t) {
@@ -200,7 +200,7 @@ func (p between) wellSince() (t time.Time) {
 	return t
 }
 
-// cause is why the direction does not work, from certain to unknown, and which node has the fault.
+// cause is why the direction does not work, trying causes from certain to unknown, and which node has the fault.
 func (p between) cause() (c Cause, at, text string) {
 	switch {
 	case p.state() == Fails:
@@ -212,21 +212,21 @@ func (p between) cause() (c Cause, at, text string) {
 		return c, "", transferText(c)
 	case p.state() == Narrow && p.refutesMTU():
 		if c, at, text = p.tapped(true); c != CauseNone {
-			return c, at, "small packets pass; of the others, " + text
+			return c, at, "small packets pass; as for the others, " + text
 		}
-		return CauseNotFound, "", "small packets pass; what drops the others was not found out"
+		return CauseNotFound, "", "small packets pass; what drops the others could not be determined"
 	case p.state() == Narrow:
-		return CauseMTU, "", "small packets pass, and the underlay between the nodes does not pass packets of full size either: " +
-			"its MTU is smaller somewhere on the way"
+		return CauseMTU, "", "small packets pass, and the underlay between the nodes does not pass full-size packets either: " +
+			"its MTU is smaller somewhere on the path"
 	}
 	if multi := string(CauseMultipath); p.px.Cause == multi || p.py.Cause == multi {
-		return CauseMultipath, "", "from some source ports all are, and from the others none: packets take several ways, by their ports, and " +
-			"one of the ways drops them, such as a member of a bond or a next hop of ECMP"
+		return CauseMultipath, "", "all from some source ports, and none from the others: packets take several paths, selected by port, and " +
+			"one of the paths drops them, such as a member of a bond or an ECMP next hop"
 	}
-	return CauseLossy, "", "what drops them was not found out"
+	return CauseLossy, "", "what drops them could not be determined"
 }
 
-// failure is why nothing comes.
+// failure is why no packets pass.
 func (p between) failure() (c Cause, at, text string) {
 	switch {
 	case p.px.NoTunnel != "":
@@ -238,23 +238,23 @@ func (p between) failure() (c Cause, at, text string) {
 	case p.py.DropsIn != "":
 		return CauseFirewall, p.y.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way in, %s", p.y.Node, p.py.DropsIn)
 	case p.px.Tunnel != "" && p.py.Tunnel != "" && p.px.Tunnel != p.py.Tunnel:
-		return CauseTunnelDiffers, "", fmt.Sprintf("node %s has the tunnel %s, and node %s %s", p.x.Node, p.px.Tunnel, p.y.Node, p.py.Tunnel)
+		return CauseTunnelDiffers, "", fmt.Sprintf("node %s has the tunnel %s, and node %s has %s", p.x.Node, p.px.Tunnel, p.y.Node, p.py.Tunnel)
 	}
 	return p.silence()
 }
 
-// refutesMTU reports whether the underlay's MTU is not shown to be the cause: one end's full-size ping must have failed
-// where a small one was answered, and none may have been answered.
+// refutesMTU reports whether the underlay's MTU is not shown to be the cause: for that, one end's full-size ping must
+// have failed while a small one was answered, and neither end's full-size ping may have been answered.
 func (p between) refutesMTU() bool {
 	shown := func(q api.ReachPath) bool { return q.Echo == string(Answered) && q.FullEcho == string(NotHeard) }
 	return !shown(p.px) && !shown(p.py) || p.px.FullEcho == string(Answered) || p.py.FullEcho == string(Answered)
 }
 
-// silence is why nothing comes, where no end has certain evidence of its own.
+// silence is why no packets pass, if neither end has certain evidence of its own.
 func (p between) silence() (c Cause, at, text string) {
 	if node := p.alone(); node != "" {
-		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it asks, neither their pods nor their own addresses: "+
-			"it is cut off, by itself or by the underlay next to it", node)
+		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it probes, neither their pods nor their own addresses: "+
+			"it is cut off, by its own fault or by the underlay next to it", node)
 	}
 	x, y, underlay := Cause(p.px.Cause), Cause(p.py.Cause), []Cause{CauseUnderlay, CauseAlone}
 	c, at, text = p.tapped(false)
@@ -262,20 +262,20 @@ func (p between) silence() (c Cause, at, text string) {
 	case c != CauseNone && c != CauseBetween:
 		return c, at, text
 	case y == CauseBlocked && x != CauseBlocked:
-		return CauseBlocked, p.y.Node, fmt.Sprintf("node %s hears no pods of any node that it asks, though nodes answer ping: what carries "+
+		return CauseBlocked, p.y.Node, fmt.Sprintf("no packets arrive at node %s from pods on any node that it probes, although nodes answer ping: what carries "+
 			"pods' packets may be blocked on node %s or next to it", p.y.Node, p.y.Node)
 	case y == CauseBlocked:
-		return CauseBlocked, "", "neither node hears pods of any node that it asks, though nodes answer ping: what carries pods' packets " +
+		return CauseBlocked, "", "no packets arrive at either node from pods on any node that it probes, although nodes answer ping: what carries pods' packets " +
 			"may be blocked between the nodes"
 	case p.backFail && p.unpinged() && (c == CauseBetween || slices.Contains(underlay, x) || slices.Contains(underlay, y)):
 		return CauseUnderlay, "", "neither pods nor the nodes' own addresses answer each other: the underlay between the nodes passes neither"
 	case c != CauseNone:
 		return c, at, text
 	}
-	return CauseNotFound, "", "what drops the packets was not found out"
+	return CauseNotFound, "", "what drops the packets could not be determined"
 }
 
-// alone is that end which is cut off, where the other is not.
+// alone is the end that is cut off, if the other is not.
 func (p between) alone() (node string) {
 	x, y := p.px.Cause == string(CauseAlone), p.py.Cause == string(CauseAlone)
 	switch {
@@ -287,7 +287,7 @@ func (p between) alone() (node string) {
 	return p.y.Node
 }
 
-// tapped is where packets of the direction end, as both ends have looked at their interfaces.
+// tapped is where the direction's packets end, according to the taps of both ends.
 func (p between) tapped(full bool) (c Cause, at, text string) {
 	if c, text = held("node "+p.x.Node, p.px.Tap, full, Answer(p.px.Echo)); c != CauseNone {
 		return c, p.x.Node, text
@@ -300,31 +300,31 @@ func (p between) tapped(full bool) (c Cause, at, text string) {
 		return c, "", text
 	case c == CauseChecksum:
 		at, text = spoiler(p.x.Node, p.px.Tap)
-		return c, at, fmt.Sprintf("they arrive at %s of node %s with wrong checksums of UDP, which kernels drop: %s", p.py.Tap.ArrivedBy, p.y.Node, text)
+		return c, at, fmt.Sprintf("they arrive at %s of node %s with wrong UDP checksums, so kernels drop them: %s", p.py.Tap.ArrivedBy, p.y.Node, text)
 	case c != CauseNone:
 		return c, p.y.Node, text
 	case !leaves(p.px.Tap, full) || !absent(p.py.Tap, full):
 		return CauseNone, "", ""
 	}
 	carrier := cmp.Or(p.px.Tunnel, "packets with pods' addresses")
-	text = fmt.Sprintf("they leave node %s by %s, and do not arrive at any interface of node %s: something between the nodes drops them (%s)",
+	text = fmt.Sprintf("they leave node %s through %s, and do not arrive at any interface of node %s: something between the nodes drops them (%s)",
 		p.x.Node, p.px.Tap.LeftBy, p.y.Node, carrier)
 	switch pings := []Answer{Answer(p.px.Echo), Answer(p.py.Echo)}; {
 	case slices.Contains(pings, Answered):
-		return CauseBetween, "", text + ", though it passes ping"
+		return CauseBetween, "", text + ", although it passes ping"
 	case !slices.Contains(pings, NotHeard): // it may pass nothing at all
 		return CauseNone, "", ""
 	}
 	return CauseBetween, "", text
 }
 
-// unpinged reports whether a ping of the other's address was sent and none was answered.
+// unpinged reports whether the other's address was pinged and did not answer.
 func (p between) unpinged() bool {
 	return (p.px.Echo == string(NotHeard) || p.py.Echo == string(NotHeard)) &&
 		p.px.Echo != string(Answered) && p.py.Echo != string(Answered)
 }
 
-// away says which end's agent does not run though its node answers.
+// away names the end whose agent does not run although its node answers.
 func (p between) away() (why, node string) {
 	for _, s := range []struct {
 		Side
@@ -337,7 +337,7 @@ func (p between) away() (why, node string) {
 	return "", ""
 }
 
-// unknown says why nothing is known of the direction.
+// unknown says why nothing is known about the direction.
 func (p between) unknown() (c Cause, at, text string) {
 	for _, s := range []Side{p.x, p.y} {
 		if s.Down {
@@ -354,19 +354,19 @@ func (p between) unknown() (c Cause, at, text string) {
 	}
 	switch {
 	case p.x.Unasked != "":
-		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and that of node %s could not be asked", p.x.Node)
+		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and the agent of node %s could not be queried", p.x.Node)
 	case p.y.Unasked != "":
-		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and that of node %s could not be asked", p.y.Node)
+		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and the agent of node %s could not be queried", p.y.Node)
 	case !p.hasX && !p.hasY:
 		return CauseNotProbed, "", "the two nodes do not probe each other at present"
 	case !p.hasX || !p.hasY:
 		node := map[bool]string{true: p.y.Node, false: p.x.Node}[p.hasX]
 		return CauseNotProbed, node, fmt.Sprintf("node %s does not probe the other at present", node)
 	}
-	return CauseNone, "", "not known yet: ask again in some seconds"
+	return CauseNone, "", "not known yet: try again in a few seconds"
 }
 
-// notHeard is that one end finds the other, or its agent, away.
+// notHeard is the cause if one end finds the other, or its agent, away.
 func (p between) notHeard() (c Cause, at, text string) {
 	for _, q := range []struct {
 		api.ReachPath
@@ -374,9 +374,9 @@ func (p between) notHeard() (c Cause, at, text string) {
 	}{{p.py, p.x}, {p.px, p.y}} {
 		switch {
 		case q.Cause == string(CauseNodeAway) && q.Unasked == "":
-			return CauseNotFound, "", fmt.Sprintf("node %s runs, and answers the other nothing at all", q.Side.Node)
+			return CauseNotFound, "", fmt.Sprintf("node %s runs, but does not answer the other at all", q.Side.Node)
 		case q.Cause == string(CauseNodeAway):
-			return CauseNodeAway, q.Side.Node, fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is",
+			return CauseNodeAway, q.Side.Node, fmt.Sprintf("node %s does not answer at all: it is down, or the underlay between the nodes is",
 				q.Side.Node)
 		case q.State == "away":
 			return CauseAgentAway, q.Side.Node, fmt.Sprintf("the agent of node %s is not heard", q.Side.Node)
@@ -385,14 +385,14 @@ func (p between) notHeard() (c Cause, at, text string) {
 	return CauseNone, "", ""
 }
 
-// seen is what each end says of the direction.
+// seen is what each end reports about the direction.
 func (p between) seen() (out []string) {
-	comes := map[Direction]string{Works: "packets of node %s come", Fails: "no packet of node %s comes",
-		Narrow: "small packets of node %s come, and none of full size", Lossy: "packets of node %s are missing"}
+	comes := map[Direction]string{Works: "packets from node %s arrive", Fails: "no packets from node %s arrive",
+		Narrow: "small packets from node %s arrive, but no full-size ones", Lossy: "packets from node %s are missing"}
 	if what := comes[Direction(p.py.FromThere)]; what != "" {
 		out = append(out, fmt.Sprintf("node %s: "+what, p.y.Node, p.x.Node))
 	} else if what := comes[Direction(p.px.ToThere)]; what != "" {
-		out = append(out, fmt.Sprintf("node %s, as node %s has it: "+what, p.y.Node, p.x.Node, p.x.Node))
+		out = append(out, fmt.Sprintf("node %s, as reported to node %s: "+what, p.y.Node, p.x.Node, p.x.Node))
 	}
 	for _, s := range []struct {
 		side Side
@@ -400,7 +400,7 @@ func (p between) seen() (out []string) {
 	}{{p.x, p.px}, {p.y, p.py}} {
 		said := s.path.Seen
 		if s.side.Unasked != "" {
-			said = append([]string{"not asked: " + s.side.Unasked}, said...)
+			said = append([]string{"not queried: " + s.side.Unasked}, said...)
 		}
 		if s.path.State == "broken" && s.path.EndEcho == string(Answered) {
 			said = append(slices.Clip(said), "ping of the other's end, as pods would send it: answered")

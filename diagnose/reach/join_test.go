@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// known is what an end knows of its path: "from to state cause".
+// known is what an end knows about its path: "from to state cause".
 func known(words string, with ...func(*api.ReachPath)) (s Side) {
 	var p api.ReachPath
 	if n, _ := fmt.Sscan(words, &p.FromThere, &p.ToThere, &p.State, &p.Cause); n < 3 {
@@ -57,15 +57,15 @@ func TestJoin(t *testing.T) {
 		{"b does not probe a", known("fails unknown broken not-found"), none, "unknown not-probed b", "unknown not-probed b",
 			"node b does not probe the other at present"},
 		{"b may not be asked, and is well", known("works works reached"), forbidden, "works  ", "works  ", ""},
-		{"b may not be asked, and does not hear a", known("works fails broken not-found"), forbidden, "fails not-found ", "works  ", "no IPv4 packet comes from pods on a to pods on b"},
+		{"b may not be asked, and does not hear a", known("works fails broken not-found"), forbidden, "fails not-found ", "works  ", "no IPv4 packets pass from pods on a to pods on b"},
 		{"b may not be asked, and is not heard", known("fails unknown broken not-found"), forbidden, "unknown  ", "fails not-found ",
-			"not known: only the agents know, and that of node b could not be asked"},
+			"not known: only the agents know, and the agent of node b could not be queried"},
 		{"b may not be asked, and is not heard yet", known("fails unknown unknown"), forbidden, "unknown  ", "unknown  ", "not known"},
 		{"b may not be asked, and answers ping of pods", known("fails unknown away agent-away", pinged(Answered, "", Answered)),
 			forbidden, "unknown agent-away b", "unknown agent-away b", "the agent of node b is not heard"},
 		{"b is down", known("fails unknown away node-away", pinged(NotHeard, "", NotHeard)), forbidden, "unknown node-away b",
-			"unknown node-away b", "node b answers nothing at all"},
-		{"neither may be asked", forbidden, forbidden, "unknown  ", "unknown  ", "that of node a could not be asked"},
+			"unknown node-away b", "node b does not answer at all"},
+		{"neither may be asked", forbidden, forbidden, "unknown  ", "unknown  ", "the agent of node a could not be queried"},
 		{"b's agent is dead and a refused", known("unknown unknown away agent-away", func(p *api.ReachPath) { p.Refused = true }), down,
 			"works agent-away b", "works agent-away b", ""},
 		{"b's agent is dead and has said so", known("unknown unknown away agent-away"), down, "unknown agent-away b",
@@ -73,33 +73,33 @@ func TestJoin(t *testing.T) {
 		{"both agents are dead", down, down, "unknown agent-away a", "unknown agent-away b", "the agent of node a does not answer"},
 		{"pings pass, and what agents send does not", known("fails unknown away agent-away", pinged(Answered, Answered, Answered)),
 			known("fails unknown away agent-away", pinged(Answered, Answered, Answered)), "fails not-found ", "fails not-found ",
-			"what drops the packets was not found out"},
+			"what drops the packets could not be determined"},
 		{"a has just begun, and b has not heard it", known("works unknown unknown"), known("fails unknown broken not-found"),
-			"unknown  ", "works  ", "ask again"},
+			"unknown  ", "works  ", "try again"},
 		{"a has just begun, and has heard nothing", known("unknown unknown unknown"), known("fails unknown broken not-found"),
-			"unknown  ", "unknown  ", "ask again"},
+			"unknown  ", "unknown  ", "try again"},
 		{"both have just begun", known("unknown unknown unknown"), known("unknown unknown unknown"), "unknown  ", "unknown  ", "not known yet"},
 		{"the ends differ for a moment", known("works fails broken not-found"), known("works works reached"), "works  ", "works  ", ""},
 		{"a has no tunnel", known("fails unknown broken no-tunnel", noTunnel), known("fails unknown broken not-found"),
 			"fails no-tunnel a", "fails no-tunnel a", "on node a: it has no address"},
 		{"their tunnels differ", known("fails unknown broken blocked", tunnel("geneve, udp port 6081")),
 			known("fails unknown broken not-found", tunnel("vxlan, udp port 4789")), "fails tunnel-differs ", "fails tunnel-differs ",
-			"node a has the tunnel geneve, udp port 6081, and node b vxlan, udp port 4789"},
+			"node a has the tunnel geneve, udp port 6081, and node b has vxlan, udp port 4789"},
 		{"one has a tunnel, the other an agent that does not say", known("fails unknown broken not-found",
 			tunnel("geneve, udp port 6081")), known("fails unknown broken not-found"), "fails not-found ", "fails not-found ", ""},
 		{"lossy there", known("works lossy broken lossy"), known("lossy works broken lossy"), "lossy lossy ", "works  ",
-			"of IPv4 packets from pods on a to pods on b some are lost: what drops them"},
+			"some IPv4 packets from pods on a to pods on b are lost: what drops them"},
 		{"narrow, as one end's ping shows", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
 			known("narrow works broken not-found"), "narrow mtu ", "works  ", "MTU is smaller"},
 		{"narrow, and the ends' pings differ", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
-			known("narrow works broken not-found", pinged(Answered, Answered, "")), "narrow not-found ", "works  ", "was not found out"},
+			known("narrow works broken not-found", pinged(Answered, Answered, "")), "narrow not-found ", "works  ", "could not be determined"},
 		{"narrow, and a firewall that drops all, as an end has found before", known("works narrow broken not-found", drops("", "rule 5")),
 			known("narrow works broken not-found", drops("rule 7", "")), "narrow not-found ", "works  ", "small packets pass"},
 		{"a firewall for the other direction alone", known("works fails broken not-found", drops("rule 5", "")),
-			known("fails unknown broken not-found", drops("", "rule 7")), "fails not-found ", "works  ", "not found out"},
+			known("fails unknown broken not-found", drops("", "rule 7")), "fails not-found ", "works  ", "could not be determined"},
 		{"a's verdict is the underlay, and b's ping was answered",
 			known("fails unknown broken underlay", pinged(NotHeard, "", NotHeard)),
-			known("fails unknown broken not-found", pinged(Answered, "", NotHeard)), "fails not-found ", "fails not-found ", "not found out"},
+			known("fails unknown broken not-found", pinged(Answered, "", NotHeard)), "fails not-found ", "fails not-found ", "could not be determined"},
 		{"both are cut off", known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)),
 			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes neither"},
 		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)),
@@ -107,7 +107,7 @@ func TestJoin(t *testing.T) {
 		{"the sender's NIC computes wrong checksums", known("works fails broken not-found", left("offloaded")),
 			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "node a leaves them to eth1, driver bnx, which computes them wrongly"},
 		{"the sender computes wrong checksums", known("works fails broken not-found", left("wrong")),
-			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "wrong already where they leave node a, by eth1"},
+			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "already wrong where they leave node a, through eth1"},
 		{"something between spoils checksums", known("works fails broken not-found", left("right")),
 			known("fails unknown broken checksum", arrived), "fails checksum ", "works  ", "something between the nodes changes the packets"},
 		{"wrong checksums, and it is not known where from", known("works fails broken not-found"),
@@ -132,7 +132,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// Whatever both ends say: what fails was said to fail, and who is accused has given the evidence himself.
+// Whatever both ends report: a direction that fails was reported to fail, and a node that is blamed has reported the
+// evidence itself.
 func TestJoinEverything(t *testing.T) {
 	directions := []string{"unknown", "works", "fails", "narrow", "lossy"}
 	for i := range 5 * 5 * 5 * 5 * 2 * 2 * 3 * 3 {
@@ -171,8 +172,8 @@ func TestJoinEverything(t *testing.T) {
 	}
 }
 
-// What both ends say of different times is not put together to a fault: y had not heard x when it was asked, and has
-// told x since that it does.
+// Reports of both ends from different times are not combined into a fault: y had not heard x when it was queried, and
+// has since reported to x that it does.
 func TestJoinOfDifferentTimes(t *testing.T) {
 	early, late := known("fails unknown broken not-found"), known("works works reached")
 	for _, w := range Join(late, early) {
@@ -182,7 +183,7 @@ func TestJoinOfDifferentTimes(t *testing.T) {
 	}
 }
 
-// Open vSwitch that fails for a moment is no cause of what is lost of packets that do come.
+// A momentary failure of Open vSwitch is not the cause if some packets are lost and others arrive.
 func TestNoTunnelIsNoCauseOfLoss(t *testing.T) {
 	x := known("works narrow broken mtu", func(p *api.ReachPath) { p.NoTunnel = "OVSDB is down" })
 	y := known("narrow works broken mtu")

@@ -12,22 +12,22 @@ const (
 	window = 32
 	// silent is how many packets in a row must be missing for a path to be broken.
 	silent = 5
-	// fullEvery: each packet of a number that this divides is of full size. narrow is how many of these in a row must be
-	// missing, and no other, for a path to be narrow, and how many must come for it to be so no more.
+	// fullEvery: packets whose number this divides are of full size. narrow is how many of these in a row must be
+	// missing, and no other packet, for a path to be narrow, and how many must arrive for it to be narrow no longer.
 	fullEvery, narrow = 3, 3
 	// lossy is how many gaps the small packets of the window must have for a path to be lossy, which it is until there is
-	// none. Packets in a row that are missing are one gap: an outage that is over. What Open vSwitch loses at either end
-	// as it restarts is none (Restarted).
+	// none. Consecutive missing packets are one gap: an outage that is over. What a restart of Open vSwitch loses at
+	// either end is not counted (Restarted).
 	lossy = 3
-	// late is after how many intervals a packet is missing.
+	// late is the number of intervals after which a packet is missing.
 	late = 2
-	// pause is how many intervals without a packet of its own make an end begin to observe again.
+	// pause is how many intervals without sending a packet make an end restart its observation.
 	pause = 3
-	// leaving is for how many intervals an agent that has said that it stops may be away.
+	// leaving is for how many intervals an agent that has announced that it stops may be away.
 	leaving = 60
 )
 
-// Direction is what is known of a path in one direction.
+// Direction is what is known about a path in one direction.
 type Direction string
 
 const (
@@ -36,44 +36,44 @@ const (
 	Fails   Direction = "fails"
 	// Narrow: packets arrive, but none of full size.
 	Narrow Direction = "narrow"
-	// Lossy: packets of any size are lost, again and again.
+	// Lossy: packets of any size are lost repeatedly.
 	Lossy Direction = "lossy"
 	// NoTCP: packets of all sizes arrive, but no transfer (TransferSize) does.
 	NoTCP Direction = "no-tcp"
 )
 
-// Link is what an end knows of the path to and from another end. The zero value, with Interval, is one of which
-// nothing is known. All times are given: it reads no clock.
+// Link is what an end knows about the path to and from another end. The zero value, with Interval, knows nothing. All
+// times are arguments: it reads no clock.
 type Link struct {
-	// Interval is how often a packet is sent. The peer has another interval where it asks more nodes or fewer.
+	// Interval is how often a packet is sent. The peer's interval differs if it asks more or fewer nodes.
 	Interval time.Duration
-	// Asked: packets are sent of this end's own accord, and not only because the peer asks.
+	// Asked: packets are sent of this end's own accord, not only because the peer asks.
 	Asked bool
 
-	began, sent time.Time // since when packets are sent without a pause, and when the last was
+	began, sent time.Time // since when packets are sent without a pause, and when the last was sent
 	seq         uint32
-	heard       time.Time // when a packet of the peer came
-	again       time.Time // when the first came after a silence
-	last        Packet    // of the peer
+	heard       time.Time // when the peer's last packet arrived
+	again       time.Time // when the first arrived after a silence
+	last        Packet    // the peer's
 	arrivals
 	ways          ways
 	transfers     transfers
-	narrow, lossy bool // what the window shows, or has shown and does not refute
-	missed        bool // the last packet of full size in the window
+	narrow, lossy bool // what the window shows, or has shown and does not refute yet
+	missed        bool // the last full-size packet of the window is missing
 	refused       time.Time
 }
 
-// arrivals are which of the peer's last packets came.
+// arrivals are which of the peer's last packets arrived.
 type arrivals struct {
-	highest, seen uint32 // the highest number, and which of those below it came: a bit each
+	highest, seen uint32 // the highest number, and which of those below it arrived: a bit each
 	counted       int    // how many of the window the peer has sent
 }
 
-// State is what is known of a Link at one time.
+// State is what is known about a Link at one time.
 type State struct {
 	// From is the direction from the peer to this node, To the one to the peer.
 	From, To Direction
-	// Away: the peer's kernel answers for an agent that does not run, or the agent has said that it stops.
+	// Away: the peer's kernel answers for an agent that does not run, or the agent has announced that it stops.
 	Away bool
 	// Refused: the peer's kernel answers, so that packets pass in both directions.
 	Refused bool
@@ -81,9 +81,9 @@ type State struct {
 	EverHeard bool
 	// LostFrom and LostTo are how many of the last 32 packets were lost.
 	LostFrom, LostTo int
-	// BadFrom and BadTo are from how many of the source ports of a trial nothing comes, while all comes from the others.
+	// BadFrom and BadTo are how many source ports of a trial lose every packet, while the others lose none.
 	BadFrom, BadTo uint8
-	// TCP is how transfers to the peer fail, where To is NoTCP.
+	// TCP is how transfers to the peer fail, if To is NoTCP.
 	TCP Outcome
 }
 
@@ -97,20 +97,20 @@ func (s State) Doubtful() bool {
 	return s.From.bad() || s.To.bad()
 }
 
-// Mended reports whether a direction works at a later time that did not in s.
+// Mended reports whether a direction that does not work in s works in later.
 func (s State) Mended(later State) bool {
 	return s.From.bad() && later.From == Works || s.To.bad() && later.To == Works
 }
 
-// pace is how often the peer sends, as it says; before it is heard, as often as this end.
+// pace is how often the peer sends, as it reports; until it is heard, this end's interval.
 func (l *Link) pace() time.Duration { return cmp.Or(l.last.Interval, l.Interval) }
 
-// Silence is how long nothing must have been heard of the peer for a path to be broken.
+// Silence is how long nothing must have been heard from the peer for a path to be broken.
 func (l *Link) Silence() time.Duration { return silent * l.pace() }
 
 // Next is the next packet to the peer.
 func (l *Link) Next(now time.Time) Packet {
-	if l.paused(now) { // it has missed packets itself
+	if l.paused(now) { // this end has missed packets itself
 		l.began, l.transfers.failed = now, 0
 	}
 	l.seq, l.sent = l.seq+1, now
@@ -120,7 +120,7 @@ func (l *Link) Next(now time.Time) Packet {
 		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy, Bad: l.ways.bad}}
 }
 
-// paused reports whether this process did not run, or only starts. What it finds is of that time.
+// paused reports whether this process did not run, or is only starting. What it finds then dates from that time.
 func (l *Link) paused(now time.Time) bool { return now.Sub(l.sent) > pause*l.Interval }
 
 func age(at, now time.Time) time.Duration {
@@ -141,13 +141,13 @@ func (l *Link) Due() time.Time {
 // Sent is how many packets were sent to the peer.
 func (l *Link) Sent() uint32 { return l.seq }
 
-// Pace is how often packets are sent: that end whose are fewer.
+// Pace is how often packets are sent, by the end that sends fewer.
 func (l *Link) Pace() time.Duration { return max(l.pace(), l.Interval) }
 
-// Receive takes in a packet of the peer.
+// Receive records a packet from the peer.
 func (l *Link) Receive(p Packet, now time.Time) {
 	if l.seq > 0 && l.paused(now) {
-		return // the kernel has kept it meanwhile
+		return // it waited in the kernel in the meantime
 	}
 	another := p.Uptime+l.Silence() < l.last.Uptime // agent
 	switch ahead := p.Seq - l.highest; {
@@ -171,9 +171,9 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	l.weighTransfers()
 }
 
-// weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
+// weigh evaluates the window. A single packet does not change the result: reports must not come and go.
 func (l *Link) weigh() {
-	var full, small []bool // which came, the oldest first
+	var full, small []bool // which arrived, the oldest first
 	for i := l.counted - 1; i >= 0; i-- {
 		came := l.seen>>i&1 == 1
 		if (l.highest-uint32(i))%fullEvery == 0 {
@@ -200,9 +200,8 @@ func (l *Link) weigh() {
 	}
 }
 
-// Restarted takes in that this node's Open vSwitch has stopped or started, so that packets were lost here. The window
-// begins anew, at the peer too, to which the next packet says so by its Uptime. Where nothing is heard, it is still
-// since when it was.
+// Restarted records that this node's Open vSwitch has stopped or started, so packets were lost here. The window is
+// restarted, at the peer too: the Uptime of the next packet says so. A silence still counts from when it began.
 func (l *Link) Restarted(now time.Time) {
 	l.seen, l.counted, l.lossy, l.missed, l.transfers.failed = 0, 0, false, false, 0
 	if l.hearsPeer(now) {
@@ -210,20 +209,20 @@ func (l *Link) Restarted(now time.Time) {
 	}
 }
 
-// Refused takes in that the peer's kernel has refused a packet.
+// Refused records that the peer's kernel has refused a packet.
 func (l *Link) Refused(now time.Time) { l.refused = now }
 
 func (l *Link) lost() int { return l.counted - bits.OnesCount32(l.seen<<(window-l.counted)) }
 
-// PeerMTU is that of the peer's pods, in bytes; 0: it is not known.
+// PeerMTU is the MTU of the peer's pods, in bytes; 0: unknown.
 func (l *Link) PeerMTU() int { return int(l.last.MTU) }
 
-// hearsPeer reports whether the peer has sent something of late.
+// hearsPeer reports whether the peer was heard recently.
 func (l *Link) hearsPeer(now time.Time) bool {
 	return !l.heard.IsZero() && now.Sub(l.heard) <= l.Silence() && !l.last.Leaving
 }
 
-// Asks reports whether the peer has asked of late, of its own accord.
+// Asks reports whether the peer has recently asked, of its own accord.
 func (l *Link) Asks(now time.Time) bool { return l.last.Asks && l.hearsPeer(now) }
 
 // Silent is for how long nothing was heard while this end observed.
@@ -231,21 +230,21 @@ func (l *Link) Silent(now time.Time) time.Duration {
 	return min(age(l.began, now), now.Sub(l.heard))
 }
 
-// Late reports whether packets of a peer that was heard are missing.
+// Late reports whether packets from a peer that was heard before are missing.
 func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(now) > late*l.pace() }
 
-// Missing reports whether packets of the peer are missing, or none has come yet, while it is not known to be away.
+// Missing reports whether packets from the peer are missing, or none has arrived yet, while it is not known to be away.
 func (l *Link) Missing(now time.Time) bool {
 	return l.Silent(now) > late*l.pace() && !l.State(now).Away
 }
 
-// HeardAgo is how long ago the peer was heard; false: not of late, or it has said that it stops.
+// HeardAgo is how long ago the peer was heard; false: not recently, or it has announced that it stops.
 func (l *Link) HeardAgo(now time.Time) (time.Duration, bool) {
 	return age(l.heard, now), l.hearsPeer(now)
 }
 
-// Undecided reports whether packets of the peer, or of full size, are missing, or none has come yet, or a transfer has
-// failed, for less time than shows a fault, while it is not known to be away.
+// Undecided reports whether packets from the peer, or full-size ones, are missing, or none has arrived yet, or a
+// transfer has failed, for less time than shows a fault, while the peer is not known to be away.
 func (l *Link) Undecided(now time.Time) bool {
 	s := l.State(now)
 	return (l.missed || l.transfers.failed > 0 || l.Silent(now) > late*l.pace()) && !s.Away && !s.Doubtful()
@@ -286,8 +285,8 @@ func quality(narrow, lossy bool) Direction {
 	return Works
 }
 
-// to is what the peer says. One that has just started, or to which this end had when it said so, knows nothing, nor
-// does one that is heard again: its first words are about the silence.
+// to is the direction to the peer, as the peer reports it. It knows nothing if either end had just started when it
+// reported, or if it is heard again after a silence, which its first reports are about.
 func (l *Link) to() Direction {
 	h, since := l.last.Heard, min(l.heard.Sub(l.began), l.last.Uptime, l.heard.Sub(l.again))
 	silence := silent * l.Interval

@@ -145,7 +145,7 @@ func TestLinkAgentAway(t *testing.T) {
 	}
 }
 
-// One that says that it stops is away for a while, and not for ever.
+// An agent that announces that it stops is away for a while, not for ever.
 func TestLinkLeaving(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
@@ -163,7 +163,7 @@ func TestLinkLeaving(t *testing.T) {
 	}
 }
 
-// A process that did not run has missed packets by itself.
+// A process that did not run has missed packets itself.
 func TestLinkPaused(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
@@ -197,7 +197,7 @@ func TestLinkCountsLosses(t *testing.T) {
 	p.want(t, "all pass", Works, Works, Works, Works)
 }
 
-// An outage is no loss, however many packets it takes, and neither are two.
+// An outage is not loss, however many packets it costs, and neither are two outages.
 func TestLinkOutageIsNotLossy(t *testing.T) {
 	p := newPair()
 	for range 2 {

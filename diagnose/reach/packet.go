@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Port is the UDP port of every end. Sources are ports that the kernel chooses.
+// Port is the UDP port of every end. The kernel chooses the source ports.
 const Port = 6784
 
-// Size is the length of a packet's payload in bytes, but for those of full size.
+// Size is the length of a packet's payload in bytes, except for full-size packets.
 const Size = 64
 
 const version = 2
@@ -29,7 +29,7 @@ const (
 
 // Packet is what one end sends to another. Times have a resolution of a millisecond.
 type Packet struct {
-	// From and To are the nodes, by NameHash: a packet that reaches another node is not taken for one of its own.
+	// From and To are the nodes, by NameHash: a node ignores a packet for another node that reaches it.
 	From, To uint64
 	// Seq counts the packets from this end to that one since the sender's agent started, from 1.
 	Seq uint32
@@ -37,38 +37,38 @@ type Packet struct {
 	Uptime time.Duration
 	// Interval is how often the sender sends to this end.
 	Interval time.Duration
-	// MTU is that of the sender's pods, in bytes.
+	// MTU is the MTU of the sender's pods, in bytes.
 	MTU uint16
 	// Full: the packet is as long as the MTU of both ends allows.
 	Full bool
 	// Leaving: the sender stops.
 	Leaving bool
-	// Asks: the sender sends of its own accord, and not only because it is asked. Whom it asks sends back as long as it
-	// asks: if each end went on because the other does, whoever met once would never part.
+	// Asks: the sender sends of its own accord, not only because it is asked. The receiver sends back as long as the
+	// sender asks: if each end went on because the other does, two ends that once met would never stop.
 	Asks bool
-	// Trial numbers trials by which way packets are lost (Port); 0: it is of none.
+	// Trial numbers the trials that find out on which path packets are lost (Port); 0: the packet belongs to none.
 	Trial uint8
 	Heard Heard
-	// About is a node, by NameHash, of which the sender hears nothing: does the receiver? 0: none. Other answers what the
+	// About is a node, by NameHash, that the sender does not hear: does the receiver? 0: none. Other answers what the
 	// receiver has asked.
 	About uint64
 	Other Other
 }
 
-// Other is what the sender of a packet has heard of a third node: when that was, of late. The zero value is nothing.
+// Other is how long ago the sender of a packet has heard a third node, if recently. The zero value is nothing.
 type Other struct {
 	Node uint64
 	Age  time.Duration
 }
 
-// Heard is what the sender of a packet has heard of the end that it goes to.
+// Heard is what the sender of a packet has received from the end that it goes to.
 type Heard struct {
-	// Age is how long ago it heard the last packet; negative: none.
+	// Age is how long ago the last packet arrived; negative: none did.
 	Age time.Duration
-	// Lost is how many of the last 32 packets it has not heard, and Narrow and Lossy what it makes of that.
+	// Lost is how many of the last 32 packets did not arrive, and Narrow and Lossy what follows from that.
 	Lost          uint8
 	Narrow, Lossy bool
-	// Bad is from how many source ports of a trial none came, while all came from the others.
+	// Bad is from how many source ports of a trial no packet arrived, while all arrived from the others.
 	Bad uint8
 }
 
@@ -124,7 +124,7 @@ func Parse(b []byte) (Packet, error) {
 		return Packet{}, fmt.Errorf("%d bytes: a packet has %d or more", len(b), Size)
 	}
 	if string(b[:3]) != "FLR" || b[3] != version {
-		return Packet{}, fmt.Errorf("begins with %x: no packet of this version", b[:4])
+		return Packet{}, fmt.Errorf("begins with %x: not a packet of this version", b[:4])
 	}
 	be := binary.BigEndian
 	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, Asks: b[4]&flagAsks != 0, MTU: be.Uint16(b[6:]),
@@ -140,7 +140,7 @@ func Parse(b []byte) (Packet, error) {
 	return p, nil
 }
 
-// End is the address of the end of the node that has a podCIDR: the last that a pod can have. It is invalid for a range
+// End is the address of the end of the node with that podCIDR: the last that a pod can have. It is invalid for a range
 // of fewer than 16 addresses, which has none to spare.
 func End(podCIDR netip.Prefix) netip.Prefix {
 	p := podCIDR.Masked()
@@ -152,5 +152,5 @@ func End(podCIDR netip.Prefix) netip.Prefix {
 		b[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(b)
-	return netip.PrefixFrom(last.Prev(), p.Bits()) // the last of IPv4 is broadcast, and IPv6 has enough
+	return netip.PrefixFrom(last.Prev(), p.Bits()) // the last IPv4 address is the broadcast address, and IPv6 has enough
 }

@@ -40,7 +40,7 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// Whatever comes, the parser neither fails otherwise than by an error nor takes two contents for one.
+// Whatever arrives, the parser fails only with an error, and does not parse different contents as the same packet.
 func FuzzParse(f *testing.F) {
 	f.Add(samplePacket().Append(nil, 0))
 	f.Add([]byte("FLR\x01"))

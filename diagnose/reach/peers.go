@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// near is how many neighbours a node has on each side of the ring. Two that are neighbours have others in common.
+// near is how many neighbours a node has on each side of the ring. Two neighbours have other neighbours in common.
 const near = 4
 
-// Neighbours is how many a node has on the ring at most: the first of its Peers.
+// Neighbours is how many neighbours a node has at most on the ring: the first of its Peers.
 const Neighbours = 2 * near
 
 // Epoch is how long a partner stays one.
 const Epoch = 20 * time.Second
 
-// Peers are the nodes to which self sends: all others where these are few, else its neighbours on a ring of hashes and
-// one partner, another in each epoch, which takes as many epochs as there are nodes to be every other node once. With
-// the same nodes and clock, self is among the peers of each. nodes has self, in any order.
+// Peers are the nodes to which self sends: all others if these are few, else its neighbours on a ring of hashes and one
+// partner, another in each epoch: within as many epochs as there are nodes, every other node is the partner once. With
+// the same nodes and clock, self is among the peers of each of them. nodes includes self, in any order.
 func Peers(self string, nodes []string, now time.Time) []string {
 	names := ring(nodes)
 	n, here := len(names), slices.Index(names, self)
@@ -44,7 +44,7 @@ func Peers(self string, nodes []string, now time.Time) []string {
 	return out
 }
 
-// Beside are the two nodes beside another on the ring, which send to it and hear it.
+// Beside are the two nodes next to another on the ring, which send to it and hear it.
 func Beside(node string, nodes []string) []string {
 	names := ring(nodes)
 	n, here := len(names), slices.Index(names, node)

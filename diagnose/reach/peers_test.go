@@ -14,7 +14,7 @@ func names(n int) (out []string) {
 	return out
 }
 
-// Whom a node asks, that one asks it, at any time, and never itself.
+// At any time a node asks only nodes that ask it, and never itself.
 func TestPeersAreMutual(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 9, 10, 11, 12, 50, 101} {
 		nodes := names(n)
@@ -54,7 +54,7 @@ func TestPeersMeetAll(t *testing.T) {
 	}
 }
 
-// A new node changes the neighbours of few.
+// A new node changes the neighbours of few nodes.
 func TestPeersAreStable(t *testing.T) {
 	now, changed := time.Unix(0, 0), 0
 	for _, self := range names(200) {
@@ -70,7 +70,7 @@ func TestPeersAreStable(t *testing.T) {
 	}
 }
 
-// Who is beside a node asks it, and of two neighbours one asks others that ask the other, so that they know of it.
+// The nodes beside a node ask it, and of two neighbours each asks nodes that ask the other, and so know about it.
 func TestBeside(t *testing.T) {
 	for _, n := range []int{11, 12, 50} {
 		nodes, now := names(n), time.Unix(1e9, 0)

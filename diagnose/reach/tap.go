@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// TapFor is for how many packets of each end those of a path that fails are looked at, and TapForFull of one that
-	// passes none of full size, as only every third is.
+	// TapFor is for how many packets of each end a failing path is tapped, and TapForFull for one that passes no
+	// full-size packets, as only every third is full-size.
 	TapFor, TapForFull = 6, 11
 	// FullFrame is longer than a frame with a small packet in a tunnel, and shorter than one with a full packet, in bytes.
 	FullFrame = 600
-	// few packets in a tap may be chance: a peer starts or stops to send just then.
+	// few packets in a tap may be chance: a peer may start or stop sending just then.
 	few, fewFull = 3, 2
 )
 
-// stays reports whether packets of this node do not leave it.
+// stays reports whether this node's packets do not leave it.
 func stays(t api.ReachTap, full bool) bool {
 	if full {
 		return t.Left >= few && t.Sent >= few*fullEvery && t.LeftFull == 0
@@ -29,21 +29,21 @@ func leaves(t api.ReachTap, full bool) bool {
 	return !t.Inside && t.Left >= few && (!full || t.LeftFull >= fewFull)
 }
 
-// arrives reports whether packets of the other node arrive at this one, where its end does not hear them.
+// arrives reports whether the other node's packets arrive at this one, although its end does not hear them.
 func arrives(t api.ReachTap, full bool) bool {
 	return full && t.ArrivedFull >= fewFull || !full && t.Arrived >= few
 }
 
-// spoiled reports whether packets of the other node arrive with wrong checksums.
+// spoiled reports whether the other node's packets arrive with wrong checksums.
 func spoiled(t api.ReachTap) bool { return arrives(t, false) && t.ArrivedSums == api.ChecksumsWrong }
 
-// absent reports whether no packet of the other node arrives at this one.
+// absent reports whether none of the other node's packets arrive at this one.
 func absent(t api.ReachTap, full bool) bool {
 	return !t.Began.IsZero() && t.Sent > few && (t.Arrived == 0 || full && t.ArrivedFull == 0)
 }
 
-// held is why a node, in the words of who, does not let packets out; none: they leave, or it is not known. Where the
-// other node answers no ping it may be that no neighbour is found to send them to.
+// held is why packets do not leave a node, which the text calls who; none: they leave, or it is not known. If the other
+// node answers no ping, the reason may be that no neighbour is found to send them to.
 func held(who string, t api.ReachTap, full bool, echo Answer) (Cause, string) {
 	switch {
 	case !stays(t, full):
@@ -53,10 +53,10 @@ func held(who string, t api.ReachTap, full bool, echo Answer) (Cause, string) {
 	case echo != Answered:
 		return CauseNone, ""
 	}
-	return CauseDropped, fmt.Sprintf("they do not leave %s by any interface: its firewall, kernel or Open vSwitch drops them", who)
+	return CauseDropped, fmt.Sprintf("they do not leave %s through any interface: its firewall, kernel or Open vSwitch drops them", who)
 }
 
-// lost is why a node, in the words of who, does not get packets; none: nothing arrives, or it is not known.
+// lost is why packets do not reach the pods of a node, which the text calls who; none: none arrive, or it is not known.
 func lost(who string, t api.ReachTap, full bool) (Cause, string) {
 	switch {
 	case t.Unheld != "" && t.Arrived == 0 && absent(t, full):
@@ -64,19 +64,19 @@ func lost(who string, t api.ReachTap, full bool) (Cause, string) {
 	case !arrives(t, full):
 		return CauseNone, ""
 	case t.Source != "":
-		return CauseSource, fmt.Sprintf("they arrive at %s of %s with the source address %s, which is not the one of the sender's "+
-			"Node: something between the nodes translates it, or the sender has another address than its Node", t.ArrivedBy, who, t.Source)
+		return CauseSource, fmt.Sprintf("they arrive at %s of %s with the source address %s, which is not that of the sender's "+
+			"Node: something between the nodes translates it, or the sender's address differs from its Node's", t.ArrivedBy, who, t.Source)
 	case t.Filtered != "":
 		return CauseRoute, fmt.Sprintf("they arrive at %s of %s, whose kernel does not forward them: %s", t.ArrivedBy, who, t.Filtered)
 	}
 	if spoiled(t) {
-		return CauseChecksum, fmt.Sprintf("they arrive at %s of %s with wrong checksums of UDP, which kernels drop: the sender's NIC "+
-			"computes them wrongly, or something between changes the packets", t.ArrivedBy, who)
+		return CauseChecksum, fmt.Sprintf("they arrive at %s of %s with wrong UDP checksums, so kernels drop them: the sender's NIC "+
+			"computes them wrongly, or something between the nodes changes the packets", t.ArrivedBy, who)
 	}
 	return CauseDropped, fmt.Sprintf("they arrive at %s of %s, whose firewall, kernel or Open vSwitch drops them", t.ArrivedBy, who)
 }
 
-// tapSeen is a tap in words, of packets to and from the node peer.
+// tapSeen is a tap of packets to and from the node peer, in words.
 func tapSeen(t api.ReachTap, peer string) (out []string) {
 	if t.Began.IsZero() {
 		return nil
@@ -85,9 +85,9 @@ func tapSeen(t api.ReachTap, peer string) (out []string) {
 		if n == 0 {
 			return "none"
 		}
-		return fmt.Sprintf("%d by %s (%d of full size)", n, by, full)
+		return fmt.Sprintf("%d through %s (%d full-size)", n, by, full)
 	}
-	out = append(out, fmt.Sprintf("of %d packets to node %s left: %s; from there arrived: %s", t.Sent, peer,
+	out = append(out, fmt.Sprintf("of %d packets to node %s, left: %s; arrived from there: %s", t.Sent, peer,
 		count(t.Left, t.LeftFull, t.LeftBy), count(t.Arrived, t.ArrivedFull, t.ArrivedBy)))
 	if t.Arrived > 0 && t.ArrivedSums == api.ChecksumsWrong {
 		out = append(out, "the checksums of those that arrived are wrong")
@@ -101,7 +101,7 @@ func tapSeen(t api.ReachTap, peer string) (out []string) {
 	return out
 }
 
-// driver says which driver the interface has by which packets leave.
+// driver names the driver of the interface through which packets leave.
 func driver(t api.ReachTap) string {
 	if t.Driver == "" {
 		return "whose driver is not known"
@@ -109,16 +109,16 @@ func driver(t api.ReachTap) string {
 	return "driver " + t.Driver
 }
 
-// spoiler is where checksums get wrong that are wrong on arrival, as the sender has seen its packets, a node or else
+// spoiler is where checksums that are wrong on arrival become wrong, according to the sender's tap: a node, or else
 // between the nodes.
 func spoiler(sender string, t api.ReachTap) (at, text string) {
 	switch {
 	case t.LeftSums == api.ChecksumsOffloaded && !t.Inside:
 		return sender, fmt.Sprintf("node %s leaves them to %s, %s, which computes them wrongly", sender, t.LeftBy, driver(t))
 	case t.LeftSums == api.ChecksumsWrong:
-		return sender, fmt.Sprintf("they are wrong already where they leave node %s, by %s", sender, t.LeftBy)
+		return sender, fmt.Sprintf("they are already wrong where they leave node %s, through %s", sender, t.LeftBy)
 	case t.LeftSums == api.ChecksumsRight && !t.Inside:
-		return "", fmt.Sprintf("they are right where they leave node %s by %s: something between the nodes changes the packets", sender, t.LeftBy)
+		return "", fmt.Sprintf("they are right where they leave node %s through %s: something between the nodes changes the packets", sender, t.LeftBy)
 	}
 	return "", fmt.Sprintf("the NIC of node %s computes them wrongly, or something between the nodes changes the packets", sender)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Each row is a fault with what an agent sees of it. A wrong cause is worse than none.
+// Each row is a fault and what an agent sees of it. A wrong cause is worse than none.
 func TestJudge(t *testing.T) {
 	in, out := State{From: Fails, To: Unknown, EverHeard: true}, State{From: Works, To: Fails, EverHeard: true}
 	narrowOut := State{From: Works, To: Narrow, EverHeard: true}
@@ -31,14 +31,14 @@ func TestJudge(t *testing.T) {
 		{"an agent that hangs", Evidence{State: in, Echo: Answered, EndEcho: Answered, Counts: Counts{Peers: 9, Heard: 8}},
 			CauseAgentAway, false, []string{"agent of node b is not heard"}, false},
 		{"a dead node", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9, Heard: 8}}, CauseNodeAway, false,
-			[]string{"node b answers nothing at all"}, false},
+			[]string{"node b does not answer at all"}, false},
 		{"two of two nodes restart", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 2}}, CauseNodeAway, false, nil, false},
 		{"the only other node restarts", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 1}}, CauseNodeAway, false,
 			nil, false},
 		{"dropped on the way to here", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8}}, CauseNotFound, true,
-			[]string{"no IPv4 packet comes from pods of node b to pods here (whether they come in the other direction, node b knows)", "not found out"}, false},
+			[]string{"no IPv4 packets pass from pods on node b to pods on this node (whether they pass in the other direction is known only on node b)", "could not be determined"}, false},
 		{"dropped on the way there", Evidence{State: out, Echo: Answered, Counts: Counts{Peers: 9, Heard: 9}}, CauseNotFound, true,
-			[]string{"no IPv4 packet comes from pods here to pods of node b: what drops"}, false},
+			[]string{"no IPv4 packets pass from pods on this node to pods on node b: what drops"}, false},
 		{"dropped on the way there, ICMP as well", Evidence{State: out, Echo: NotHeard, Counts: Counts{Peers: 9, Heard: 9}},
 			CauseNotFound, true, nil, false},
 		{"ping cannot be sent", Evidence{State: in, Echo: CannotAsk, Lasting: true, Counts: Counts{Peers: 9, Heard: 8}},
@@ -52,10 +52,10 @@ func TestJudge(t *testing.T) {
 			[]string{"is not heard; the gateway of its pods answers"}, false},
 		{"dropped by this node's firewall", Evidence{State: in, Echo: Answered, DropsIn: "rule 5", Counts: Counts{Peers: 9}},
 			CauseFirewall, true,
-			[]string{"from pods of node b to pods here", "rule 5"}, false},
+			[]string{"from pods on node b to pods on this node", "rule 5"}, false},
 		{"dropped here on the way out", Evidence{State: out, Echo: Answered, DropsOut: "rule 7",
 			Counts: Counts{Peers: 9, Heard: 9}}, CauseFirewall, true,
-			[]string{"from pods here to pods of node b", "rule 7"}, false},
+			[]string{"from pods on this node to pods on node b", "rule 7"}, false},
 		{"dropped elsewhere, and a rule here that is about the other direction", Evidence{State: out,
 			Echo: Answered, DropsIn: "rule 5", Counts: Counts{Peers: 9, Heard: 9}},
 			CauseNotFound, true, nil, false},
@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 		{"no tunnel", Evidence{State: in, Echo: Answered, NoTunnel: "it has no address", Counts: Counts{Peers: 9}},
 			CauseNoTunnel, true, []string{"it has no address"}, false},
 		{"none is heard, underlay well", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Pinged: 9}, Tunnel: "udp port 6081"},
-			CauseBlocked, true, []string{"of the 9 other nodes", "udp port 6081 may be blocked", "of another type or port than theirs"}, false},
+			CauseBlocked, true, []string{"on the 9 other nodes", "udp port 6081 may be blocked", "has another type or port than theirs"}, false},
 		{"the same without a tunnel", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Pinged: 9}}, CauseBlocked,
 			true, []string{"pods' addresses may be dropped"}, false},
 		{"cut off altogether", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9}, Lasting: true}, CauseAlone,
@@ -92,24 +92,24 @@ func TestJudge(t *testing.T) {
 			Counts: Counts{Peers: 9, Pinged: 1}}, CauseUnderlay, true, nil, false},
 		{"nothing of one node, which is ready", Evidence{State: in, Echo: NotHeard, Lasting: true,
 			Counts: Counts{Peers: 9, Heard: 8, Pinged: 1}}, CauseUnderlay, true,
-			[]string{"passes neither pods' packets nor ping", "no route back", "not its address"}, false},
+			[]string{"passes neither pods' packets nor ping", "no route back", "has another address"}, false},
 		{"nothing of one node, which is not ready", Evidence{State: in, Echo: NotHeard, Lasting: true, NotReady: true,
 			Counts: Counts{Peers: 8, Heard: 8}}, CauseNodeAway, false, nil, false},
 		{"wrong checksums, and ping passes", Evidence{State: in, Echo: Answered, EndEcho: Answered, Settled: true, Quiet: true,
 			Counts: Counts{Peers: 9, Heard: 8}, Tap: api.ReachTap{Sent: 6, Arrived: 5, ArrivedBy: "eth0", ArrivedSums: "wrong"}},
-			CauseChecksum, true, []string{"they arrive at eth0 of this node with wrong checksums"}, true},
+			CauseChecksum, true, []string{"they arrive at eth0 of this node with wrong UDP checksums"}, true},
 		{"right checksums, and ping passes", Evidence{State: in, Echo: Answered, EndEcho: Answered, Settled: true, Quiet: true,
 			Counts: Counts{Peers: 9, Heard: 8}, Tap: api.ReachTap{Sent: 6, Arrived: 5, ArrivedBy: "eth0", ArrivedSums: "right"}},
 			CauseAgentAway, false, nil, true},
 		{"the underlay's MTU", Evidence{State: narrowOut, Echo: Answered, FullEcho: NotHeard,
 			UnderlaySize: 1500, Counts: Counts{Peers: 1, Heard: 1}}, CauseMTU, true,
-			[]string{"no full-size IPv4 packet comes from pods here to pods of node b",
+			[]string{"no full-size IPv4 packets pass from pods on this node to pods on node b",
 				"does not pass packets of 1500 bytes either"}, false},
 		{"an MTU that ping does not see", Evidence{State: narrowOut, Echo: Answered, FullEcho: Answered,
 			UnderlaySize: 1500, Counts: Counts{Peers: 1, Heard: 1}},
 			CauseNotFound, true, []string{"small packets pass"}, false},
 		{"lossy", Evidence{State: State{From: Works, To: Lossy, LostTo: 8, EverHeard: true}, Echo: Answered},
-			CauseLossy, true, []string{"packets from pods here to pods of node b are lost (8 of the last 32)"}, false},
+			CauseLossy, true, []string{"packets from pods on this node to pods on node b are lost (8 of the last 32)"}, false},
 		{"ping is filtered", Evidence{State: narrowOut, Echo: NotHeard, FullEcho: NotHeard, UnderlaySize: 1500,
 			Counts: Counts{Peers: 1, Heard: 1}}, CauseNotFound, true,
 			[]string{"small packets pass"}, false},
@@ -121,7 +121,7 @@ func TestJudge(t *testing.T) {
 		{"a node that restarted unseen", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8},
 			Settled: true, Quiet: true}, CauseNone, false, nil, true},
 		{"a node that others hear", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8}, Quiet: true,
-			Runs: "node c"}, CauseNotFound, true, []string{"what drops the packets was not found out"}, true},
+			Runs: "node c"}, CauseNotFound, true, []string{"what drops the packets could not be determined"}, true},
 		{"the same, for seconds", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Heard: 8}, Runs: "node c"},
 			CauseNone, false, nil, true},
 		{"a node that others hear, and this one cannot ping", Evidence{State: in, Echo: NotHeard, Quiet: true,
@@ -139,7 +139,7 @@ func TestJudge(t *testing.T) {
 		{"an MTU that the tunnel's device has learnt", Evidence{State: narrowOut, Echo: Answered, FullEcho: NotHeard, UnderlaySize: 1500,
 			Counts: Counts{Peers: 1, Heard: 1}, Tap: api.ReachTap{Sent: 17, Left: 14}}, CauseMTU, true, nil, true},
 		{"packets do not leave", Evidence{State: out, Echo: Answered, Counts: Counts{Peers: 9, Heard: 9}, Tap: api.ReachTap{Sent: 6}},
-			CauseDropped, true, []string{"they do not leave this node by any interface"}, true},
+			CauseDropped, true, []string{"they do not leave this node through any interface"}, true},
 		{"packets do not leave for a node that answers nothing", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9, Heard: 8},
 			Tap: api.ReachTap{Sent: 6}}, CauseNodeAway, false, nil, true},
 		{"all nodes are silent", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9}, Settled: true}, CauseBlocked,
@@ -175,7 +175,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Whatever is seen, what is told has a cause and a sentence, and a path that works has neither.
+// Whatever is seen, what is reported has a cause and a sentence, and a path that works has neither.
 func TestJudgeEverything(t *testing.T) {
 	directions := []Direction{Unknown, Works, Fails, Narrow, Lossy}
 	for i := range 5 * 5 * 2 * 4 * 4 * 2 * 2 {

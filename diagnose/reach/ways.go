@@ -5,27 +5,27 @@ import (
 	"hash/fnv"
 )
 
-// Where a bond, a link aggregation or ECMP chooses by the flow which of several ways a packet takes, one way that drops
-// all looks like loss. So an end whose packets get lost sends them from a few source ports in turn: by each, all take
-// one way.
+// Where a bond, a link aggregation or ECMP selects one of several paths by flow, one path that drops everything looks
+// like loss. So an end whose packets get lost sends them from a few source ports in turn: those from one port all take
+// the same path.
 const (
-	// tryPorts are in turn in a trial, which is decided by tryFor packets and has tryLength.
+	// tryPorts is how many ports a trial uses in turn. tryFor packets decide it, and it has tryLength.
 	tryPorts, tryFor, tryLength = 4, 24, 28
 	// Source ports of a trial: the kernel chooses none of these (ip_local_port_range).
 	lowestTryPort, tryPortRange = 61000, 4536
 )
 
-// ways is what an end knows of trials.
+// ways is what an end knows from trials.
 type ways struct {
 	sent  uint32 // packets in trials of this end
-	trial uint8  // of the peer, that goes on
-	first uint32 // the number of its first packet that came
-	bad   uint8  // from how many ports nothing comes, as the last trial has shown that was decided
+	trial uint8  // the peer's current one
+	first uint32 // the number of its first packet that arrived
+	bad   uint8  // from how many ports nothing arrives, according to the last decided trial
 }
 
-// next is the trial that the next packet is of; 0: none. One that has shown something goes on until it is refuted.
+// next is the trial of the next packet; 0: none. A trial that has shown something continues until it is refuted.
 func (w *ways) next(lossy, shown bool) uint8 {
-	if at := w.sent % tryLength; !lossy && at > 0 { // the next time is another one
+	if at := w.sent % tryLength; !lossy && at > 0 { // the next one is a new trial
 		w.sent += tryLength - at
 	}
 	if !lossy {
@@ -38,7 +38,7 @@ func (w *ways) next(lossy, shown bool) uint8 {
 	return trial
 }
 
-// try takes in a packet of the peer, of those that arrived.
+// try records a packet from the peer.
 func (w *ways) try(p Packet, a arrivals) {
 	if p.Seq != a.highest { // it is late
 		return
@@ -66,7 +66,7 @@ func (w *ways) try(p Packet, a arrivals) {
 	switch {
 	case some:
 		w.bad = 0
-	case bad > 0: // else nothing was lost, as all took ways that work
+	case bad > 0: // else nothing was lost, as all took paths that work
 		w.bad = bad
 	}
 }

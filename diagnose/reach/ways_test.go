@@ -20,7 +20,7 @@ func trialOf(l *Link, now time.Time, first uint32, trial uint8, packets int, los
 	return now
 }
 
-// A trial is of one agent, and says nothing before it is decided.
+// A trial belongs to one run of an agent, and shows nothing before it is decided.
 func TestTrials(t *testing.T) {
 	l, now := &Link{Interval: 2 * time.Second}, time.Unix(1e9, 0)
 	none := func(uint32) bool { return false }
@@ -48,7 +48,7 @@ func TestTrials(t *testing.T) {
 	bad(0, "no loss")
 }
 
-// Ports of a trial are as many as there are ways to try, others in another, and none that the kernel chooses.
+// A trial has as many ports as paths to try, another trial has different ones, and none is one that the kernel chooses.
 func TestTrialPorts(t *testing.T) {
 	ports := map[uint16]bool{}
 	for seq := range uint32(100) {

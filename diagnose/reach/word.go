@@ -2,15 +2,15 @@ package reach
 
 import "time"
 
-// Word is what others say of a peer of which nothing is heard here: they hear it, so its agent runs. An answer that is
-// false, which only another node could give, at most shortens a wait: told is only a path that fails.
+// Word is what others report about a peer that is not heard here: they hear it, so its agent runs. A false answer,
+// which only another node could give, at most shortens a wait: only a path that fails is reported.
 type Word struct {
 	by          string
 	first, last time.Time // when the peer was heard elsewhere, without a break as long as Silence
 }
 
-// Heard takes in that by has heard the peer at a time. What was heard before the silence here proves nothing, nor what
-// was when it began: the peer sends to one end after the other.
+// Heard records that by has heard the peer at a time. What was heard before the silence here proves nothing, nor what
+// was heard as it began: the peer sends to one end after the other.
 func (w *Word) Heard(l *Link, by string, at time.Time) {
 	if at.Sub(l.Since()) <= l.pace() {
 		return
@@ -23,8 +23,8 @@ func (w *Word) Heard(l *Link, by string, at time.Time) {
 	}
 }
 
-// Runs names who hears the peer, and has for as long as it takes a path to fail: one whose agent has just started has
-// not sent to all others yet. It is empty where nobody does, or did of late.
+// Runs names a node that hears the peer, and has heard it for as long as it takes to find a path broken: a peer whose
+// agent has just started has not sent to all others yet. It is empty if no node does, or has recently.
 func (w *Word) Runs(l *Link, now time.Time) (by string) {
 	if w.first.Before(l.Since()) || w.last.Sub(w.first) < l.Silence() || now.Sub(w.last) > l.Silence() {
 		return ""
@@ -32,7 +32,7 @@ func (w *Word) Runs(l *Link, now time.Time) (by string) {
 	return w.by
 }
 
-// Since is when the silence began: when the peer was heard last, or this end began to observe.
+// Since is when the silence began: when the peer was last heard, or this end began to observe.
 func (l *Link) Since() time.Time {
 	if l.began.After(l.heard) {
 		return l.began

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// told are when others have heard the peer, in seconds after this end did last, and when that was said.
+// told are when others have heard the peer, in seconds after this end last did, and when that was reported.
 type told struct{ heard, said float64 }
 
-// What others say counts once they have heard the peer for as long as it takes a path to fail, and as long as they do.
+// What others report counts once they have heard the peer for as long as it takes to find a path broken, and while they
+// still hear it.
 func TestWord(t *testing.T) {
 	every := func(first, last float64) (out []told) {
 		for at := first; at <= last; at += 2 {

@@ -11,7 +11,7 @@ import (
 type Severity int
 
 // The severities, from good to bad. Warning: pods are served, but something is wrong or will be. Failing: some pods or
-// a node are not served, or not as they should be.
+// a node are not served, or not properly.
 const (
 	Healthy Severity = iota
 	Warning
@@ -23,10 +23,10 @@ func (s Severity) String() string { return [...]string{"healthy", "warning", "fa
 // MarshalJSON writes the name.
 func (s Severity) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// Colour is that of the severity on a terminal.
+// Colour is the severity's colour on a terminal.
 func (s Severity) Colour() Colour { return [...]Colour{Good, Middle, Bad}[s] }
 
-// Finding is one thing that is wrong.
+// Finding is one problem.
 type Finding struct {
 	// Check is what was examined, by its name on the command line.
 	Check string `json:"check"`
@@ -46,7 +46,7 @@ type Finding struct {
 	Notes    []string `json:"notes,omitempty"`
 }
 
-// Remedy is one way to fix it: a sentence in the imperative, shell commands or comments, and what it costs.
+// Remedy is one way to fix the problem: a sentence in the imperative, shell commands or comments, and what it costs.
 type Remedy struct {
 	Text     string   `json:"text"`
 	Commands []string `json:"commands,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Some shortens a list for a message: its first five, and how many more there are.
+// Some shortens a list for a message, to its first five items and the number of the others.
 func Some(list []string) string {
 	const most = 5
 	switch {

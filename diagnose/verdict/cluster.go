@@ -1,5 +1,5 @@
-// Package verdict says what policies mean for a connection, by the objects of the cluster, and what Open vSwitch of
-// this node does with it. Both must agree.
+// Package verdict finds out what policies mean for a connection, from the cluster's objects, and what this node's Open
+// vSwitch does with it. Both must agree.
 package verdict
 
 import (
@@ -23,13 +23,13 @@ type Cluster struct {
 	Compiler *compile.Compiler
 	Pods     map[policy.PodKey]policy.Pod
 	Policies []policy.Policy
-	// Problems are what is not understood of policies.
+	// Problems are the parts of policies that are not understood.
 	Problems []string
 	nodes    map[string]netip.Addr // their first internal addresses
 	homes    map[policy.PodKey]string
 }
 
-// New returns a Cluster of pods, without anything else yet. Rules are worked out for those that local says.
+// New returns a Cluster of pods, without anything else yet. Rules are computed for those for which local is true.
 func New(pods []corev1.Pod, local func(policy.PodKey) bool) *Cluster {
 	c := &Cluster{Compiler: compile.New(), Pods: map[policy.PodKey]policy.Pod{}, nodes: map[string]netip.Addr{},
 		homes: map[policy.PodKey]string{}}
@@ -45,7 +45,7 @@ func New(pods []corev1.Pod, local func(policy.PodKey) bool) *Cluster {
 	return c
 }
 
-// Read reads all that policies depend on. An API without ClusterNetworkPolicies has none.
+// Read reads all that policies depend on. A cluster without that API has no ClusterNetworkPolicies.
 func Read(ctx context.Context, client *kube.Client, local func(policy.PodKey) bool) (*Cluster, error) {
 	all := metav1.ListOptions{}
 	pods, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceAll).List(ctx, all)

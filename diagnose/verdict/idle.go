@@ -13,14 +13,14 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Pods are read by pages, and of at most so many pages: whoever asks about one policy shall not read a large cluster.
+// Pods are read in pages, up to mostPages: a question about one policy must not read a large cluster.
 const (
 	pageOfPods = 500
 	mostPages  = 20
 )
 
-// Idle reads what one policy is about, and returns what of it does nothing to any pod; nil if it does something, has
-// gone, or is about more pods than are read.
+// Idle reads what one policy applies to, and returns the parts of it that affect no pod; nil if there are none, the
+// policy is gone, or it applies to more pods than are read.
 func Idle(ctx context.Context, client *kube.Client, ref policy.Ref) (*compile.Idle, error) {
 	p, found, err := readPolicy(ctx, client, ref)
 	if err != nil || !found {
@@ -51,14 +51,14 @@ func Idle(ctx context.Context, client *kube.Client, ref policy.Ref) (*compile.Id
 	return r.idle(), nil
 }
 
-// reading reads pods until a policy does something to one.
+// reading reads pods until a policy affects one.
 type reading struct {
 	c      *compile.Compiler
 	client *kube.Client
 	pages  int
 }
 
-// idle is what does nothing by the pods that were read; nil for nothing, or if there are too many to read.
+// idle is what affects none of the pods that were read; nil if all does, or there are too many pods to read.
 func (r *reading) idle() *compile.Idle {
 	all := r.c.Idle()
 	if len(all) == 0 || r.pages >= mostPages {
@@ -85,7 +85,7 @@ func (r *reading) read(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// subjects are the namespaces whose pods a policy is about: of all, one name for all.
+// subjects are the namespaces whose pods a policy applies to; metav1.NamespaceAll stands for all of them.
 func subjects(p policy.Policy, all []policy.Namespace) (out []string) {
 	switch {
 	case p.Subject.Namespace != "":

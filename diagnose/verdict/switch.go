@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Connection is a new one, of which an end that is a pod has its name. Without a Protocol it is a ping.
+// Connection is a new connection; an end that is a pod is named. Without a Protocol it is a ping.
 type Connection struct {
 	FromPod, ToPod policy.PodKey
 	From, To       netip.Addr
@@ -29,7 +29,7 @@ type Switch struct {
 	seen   ovsdb.Observed
 }
 
-// Open asks the node's Open vSwitch which pods it has.
+// Open reads from the node's Open vSwitch which pods it has.
 func Open(ctx context.Context, cfg api.AgentConfig) (*Switch, error) {
 	db, err := nodestate.OVS(ctx, cfg)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Switch) Has(key policy.PodKey) bool {
 	return slices.ContainsFunc(s.seen.Pods, func(p ovsdb.PodPort) bool { return p.Pod() == key.String() })
 }
 
-// Pods are those of this node.
+// Pods are the pods on this node.
 func (s *Switch) Pods() (out []policy.PodKey) {
 	for _, p := range s.seen.Pods {
 		if p.PodName != "" {
@@ -58,7 +58,7 @@ func (s *Switch) Pods() (out []policy.PodKey) {
 	return out
 }
 
-// Ports are the ports of a bridge that has been observed.
+// Ports are the ports of an observed bridge.
 func Ports(o ovsdb.Observed) explain.Ports {
 	p := explain.NewPorts()
 	for _, one := range []struct {
@@ -75,18 +75,19 @@ func Ports(o ovsdb.Observed) explain.Ports {
 	return p
 }
 
-// Answer is what becomes of a connection's first packet, by the switch and by the rules of its ends on this node.
+// Answer is what happens to a connection's first packet, according to the switch and to the rules of its ends on this
+// node.
 type Answer struct {
 	Packet string   `json:"packet"`
 	Steps  []string `json:"steps"`
-	// DeniedIn is the table of policies that drops it, if one does.
+	// DeniedIn is the policy table that drops it, if one does.
 	DeniedIn string `json:"deniedIn,omitempty"`
-	// Differs says how the switch does something else than the rules want, if it does.
+	// Differs says how the switch deviates from the rules, if it does.
 	Differs string `json:"differs,omitempty"`
 }
 
-// Ask has the switch simulate a connection's first packet, as far as it is on this node, and compares what becomes of
-// it with what the rules want.
+// Ask has the switch simulate a connection's first packet, on its path through this node, and compares the result with
+// the rules.
 func (s *Switch) Ask(ctx context.Context, cluster *Cluster, c Connection) (a Answer, err error) {
 	ports := Ports(s.seen)
 	in, err := s.enters(ports, cluster, c)
@@ -111,22 +112,22 @@ func (s *Switch) Ask(ctx context.Context, cluster *Cluster, c Connection) (a Ans
 	reaches := explain.Leaves(a.Steps, "pod "+c.ToPod.String())
 	switch {
 	case a.DeniedIn != "" && egress != policy.Deny && ingress != policy.Deny:
-		a.Differs = fmt.Sprintf("Open vSwitch denies it, in %s, and no rule does", a.DeniedIn)
+		a.Differs = fmt.Sprintf("Open vSwitch denies it, in %s, but no rule does", a.DeniedIn)
 	case passes && egress == policy.Deny:
-		a.Differs = fmt.Sprintf("the rules of %s deny it as egress, and Open vSwitch does not", c.FromPod)
+		a.Differs = fmt.Sprintf("the rules of %s deny it as egress, but Open vSwitch does not", c.FromPod)
 	case reaches && ingress == policy.Deny:
-		a.Differs = fmt.Sprintf("the rules of %s deny it as ingress, and Open vSwitch does not", c.ToPod)
+		a.Differs = fmt.Sprintf("the rules of %s deny it as ingress, but Open vSwitch does not", c.ToPod)
 	}
 	return a, nil
 }
 
-// enters is how a packet gets to the bridge.
+// enters is how the packet enters the bridge.
 func (s *Switch) enters(ports explain.Ports, cluster *Cluster, c Connection) (string, error) {
 	switch {
 	case s.Has(c.FromPod):
 		return ports.FromPod(c.FromPod.String()), nil
 	case !s.Has(c.ToPod):
-		return "", fmt.Errorf("neither end is a pod of this node")
+		return "", fmt.Errorf("neither end is a pod on this node")
 	case ports.Pods[c.ToPod.String()].Bridged:
 		return ports.OutOfUplink(c.ToPod.String())
 	}
@@ -137,7 +138,7 @@ func (s *Switch) enters(ports explain.Ports, cluster *Cluster, c Connection) (st
 	return ports.FromNode()
 }
 
-// verdict is that of one end, 0 if that is no pod of this node.
+// verdict is the verdict at one end, 0 if that is not a pod on this node.
 func (s *Switch) verdict(cluster *Cluster, d policy.Direction, c Connection) policy.Verdict {
 	about := compile.Connection{Direction: d, Pod: c.FromPod, Peer: c.To, Protocol: c.Protocol, Port: c.Port}
 	if d == policy.Ingress {

@@ -1,4 +1,4 @@
-// Package versions knows which versions of Open vSwitch, Linux, container runtimes and Kubernetes Fairlead was tested
+// Package versions has the versions of Open vSwitch, Linux, container runtimes and Kubernetes that Fairlead was tested
 // with, and until when their projects fix them. docs/install.md lists the tests.
 package versions
 
@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Software is what has a version, by its name.
+// Software is the name of a software that has a version.
 type Software string
 
-// The software of a node, beside other container runtimes.
+// The software of a node, besides other container runtimes.
 const (
 	OpenVSwitch Software = "Open vSwitch"
 	Linux       Software = "Linux"
@@ -36,19 +36,19 @@ func (r release) compare(s release) int {
 	return cmp.Or(cmp.Compare(r.major, s.major), cmp.Compare(r.minor, s.minor))
 }
 
-// known is what is known of a software. What is older than oldest is not supported; if that is the zero release, no
-// release is known not to work. ends are the days on which projects end their fixes.
+// known is what is known about a software. Releases before oldest are not supported; if that is the zero release, no
+// release is known to fail. ends are the days on which projects end their fixes.
 type known struct {
 	oldest release
 	tested []release
 	ends   map[release]string
 }
 
-// table has only what was tested, and ends that the projects have announced.
+// table has only tested releases, and ends that the projects have announced.
 func table() map[Software]known {
 	return map[Software]known{
 		OpenVSwitch: {release{3, 1}, []release{{3, 1}, {3, 5}}, map[release]string{{3, 1}: "2025-02-27"}},
-		Linux:       {tested: []release{{6, 12}, {6, 18}, {7, 3}}}, // distributions fix their own
+		Linux:       {tested: []release{{6, 12}, {6, 18}, {7, 3}}}, // distributions maintain their own kernels
 		Containerd: {release{1, 6}, []release{{1, 6}, {2, 3}}, map[release]string{{1, 6}: "2025-08-23",
 			{2, 1}: "2026-05-05", {2, 2}: "2026-11-06", {2, 3}: "2028-04-30"}},
 		CRIO: {tested: []release{{1, 36}}},
@@ -57,7 +57,7 @@ func table() map[Software]known {
 	}
 }
 
-// Support is what is known of one version.
+// Support is what is known about one version.
 type Support struct {
 	// TooOld names the oldest release that is supported, if this one is older.
 	TooOld string
@@ -66,7 +66,7 @@ type Support struct {
 
 func (s Support) String() string { return s.words }
 
-// Of is what is known of a version at a time.
+// Of is what is known about a version at a time.
 func Of(software Software, version string, now time.Time) Support {
 	k, listed := table()[software]
 	r, readable := parse(version)

@@ -1,10 +1,10 @@
-// Package atomicfile replaces files so that whoever reads one, also after a crash of the process or of the machine,
-// finds the old content or the new, whole.
+// Package atomicfile replaces files so that a reader, even after a crash of the process or the machine, finds either
+// the old or the new content, complete.
 //
-// There is one discipline: the content goes into a new file in the same directory and is synced, the file is renamed,
-// and the directory is synced. The new file is named ".NAME.RANDOM.tmp", which no container runtime and no reader of
-// ours takes for a file of its own; what a crash leaves of one goes with the next write. Two processes that write one
-// path at the same time do not mix their contents; one of them may fail.
+// The content is written to a new file in the same directory and synced, the file is renamed, and the directory is
+// synced. The new file is named ".NAME.RANDOM.tmp", which container runtimes and Fairlead's readers ignore; one that a
+// crash has left is removed by the next write. Two processes that write one path at the same time do not mix their
+// contents; one of them may fail.
 package atomicfile
 
 import (
@@ -18,12 +18,12 @@ import (
 	"strings"
 )
 
-// Write makes path a file with that content and mode. It makes the directory, with mode 0755, if there is none.
+// Write makes path a file with that content and mode. It creates the directory, with mode 0755, if there is none.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	return Copy(path, bytes.NewReader(content), mode)
 }
 
-// Copy does what Write does with all that can be read from content.
+// Copy is Write with all that can be read from content.
 func Copy(path string, content io.Reader, mode fs.FileMode) error {
 	if err := replace(path, content, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
@@ -31,8 +31,8 @@ func Copy(path string, content io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
-// Try returns the error with which Write of so many bytes to path would fail, for want of room or of the right to, or
-// as the disk fails, and leaves nothing behind.
+// Try returns the error with which a Write of so many bytes to path would fail, because of a full or failing disk or
+// missing permissions, and leaves nothing behind.
 func Try(path string, size int) error {
 	dir, name := filepath.Split(filepath.Clean(path))
 	dir = filepath.Clean(dir)
@@ -45,7 +45,7 @@ func Try(path string, size int) error {
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(make([]byte, size))
-	return errors.Join(err, f.Sync(), f.Close()) // a disk that takes nothing may say so to fsync alone
+	return errors.Join(err, f.Sync(), f.Close()) // a disk that accepts no writes may report that only to fsync
 }
 
 // removeLeft removes what crashes have left of new files for name. What can't be removed does no harm.
@@ -89,8 +89,8 @@ func replace(path string, content io.Reader, mode fs.FileMode) (err error) {
 	return SyncDir(dir)
 }
 
-// SyncDir makes renames and removals in dir survive a power failure. No such directory is no error: it has gone with
-// all that was in it.
+// SyncDir makes renames and removals in dir survive a power failure. A missing directory is not an error: its content
+// is gone with it.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

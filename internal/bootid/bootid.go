@@ -1,4 +1,4 @@
-// Package bootid tells one boot of the machine from another.
+// Package bootid identifies boots of the machine.
 package bootid
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Read reads the boot ID of random(4): a UUID that the kernel makes at each boot.
+// Read reads the boot ID of random(4): a UUID that the kernel generates at each boot.
 func Read() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package cli has what Fairlead's programs do alike: signals, exit codes, and mistakes in arguments.
+// Package cli has what Fairlead's programs share: handling of signals, exit codes, and invalid arguments.
 package cli
 
 import (
@@ -14,13 +14,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Exit codes that mean the same for every program.
+// Exit codes common to all programs.
 const (
 	ExitError = 1
 	ExitUsage = 2
 )
 
-// UsageError is a mistake in arguments, flags or the config file: exit code 2.
+// UsageError is an error in arguments, flags or the config file: exit code 2.
 type UsageError struct{ error }
 
 func (e UsageError) Unwrap() error { return e.error }
@@ -28,7 +28,7 @@ func (e UsageError) Unwrap() error { return e.error }
 // Usage marks err as a UsageError.
 func Usage(err error) error { return UsageError{err} }
 
-// ExitCode is the error of a command that has printed what it found: nothing is left but the exit code.
+// ExitCode is the error of a command that has already printed its findings: only the exit code is left.
 type ExitCode int
 
 func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -47,8 +47,8 @@ func Code(err error) int {
 	return ExitError
 }
 
-// Main runs a program: SIGTERM and SIGINT end its context, an error goes to stderr behind the program's name, and code
-// says how it exits, Code by default.
+// Main runs a program: SIGTERM and SIGINT end its context, an error goes to stderr after the program's name, and code
+// determines the exit code, Code by default.
 func Main(name string, c *cobra.Command, code func(error) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -78,7 +78,7 @@ func Verbosity(c *cobra.Command) {
 	c.Flags().AddGoFlag(verbosity.Lookup("v"))
 }
 
-// FlagsOnly is an Args of cobra.
+// FlagsOnly is cobra's Args of a command that takes only flags.
 func FlagsOnly(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usage(fmt.Errorf("%q: %s takes no arguments, only flags", args[0], c.CommandPath()))

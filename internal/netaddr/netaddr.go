@@ -1,5 +1,5 @@
-// Package netaddr has what package netip lacks: families as numbers, and the way to and from package net's types, which
-// netlink, the CNI libraries and host-local take.
+// Package netaddr has what package netip lacks: families as numbers, and conversions to and from package net's types,
+// which netlink, the CNI libraries and host-local use.
 package netaddr
 
 import (
@@ -20,7 +20,7 @@ func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Prefix is the reverse of IPNet; the zero Prefix stands for nil and for what is no prefix.
+// Prefix is the inverse of IPNet; it returns the zero Prefix for nil and for an invalid IPNet.
 func Prefix(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}

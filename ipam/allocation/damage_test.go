@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whatever became of an allocation's file: its address is allocated to nobody else. A newer version's is its owner's as
-// before; of any other the holder is said to be unknown, and it is not overwritten.
+// However an allocation's file was damaged, its address is not allocated to another owner. A newer version's file still
+// belongs to its owner; for any other, the holder is reported as unknown, and the file is not overwritten.
 func TestDirectoryDamagedFiles(t *testing.T) {
 	const addr = "10.2.0.9"
 	for name, damage := range map[string]func([]byte) []byte{

@@ -48,7 +48,7 @@ func (k *Kubernetes) Create(ctx context.Context, a api.IPAllocation) (api.IPAllo
 		}
 		return api.IPAllocation{}, &TakenError{Holder: holder}
 	}
-	return api.IPAllocation{}, fmt.Errorf("taking address %s: %w", a.Name, ErrConflict)
+	return api.IPAllocation{}, fmt.Errorf("allocating address %s: %w", a.Name, ErrConflict)
 }
 
 // Get implements Store.

@@ -39,7 +39,7 @@ type Filter struct {
 	Node, Pool string
 	// UID is the reservation's, and Ordinal its ordinal in decimal.
 	UID, Ordinal string
-	// Unused selects only those whose address no pod has: which are cooling, reserved, or marked as a conflict.
+	// Unused selects only those whose address no pod has: cooling, reserved, or marked as a conflict.
 	Unused bool
 }
 

@@ -34,9 +34,9 @@ type Config struct {
 	Probe Probe
 	// MAC returns the MAC of the pod with an address, so that its replies are not taken for a conflict. Nil: unknown.
 	MAC func(Address) api.MAC
-	// InUse looks whether an address of which the store has no allocation is used on this node. Nil: unknown.
+	// InUse checks whether an address without an allocation in the store is used on this node. Nil: unknown.
 	InUse InUse
-	// FreeMap returns the controller's present free map of a pool. Nil: that of the request is used.
+	// FreeMap returns the controller's current free map of a pool. Nil: that of the request is used.
 	FreeMap func(pool string) (pool.FreeMap, bool)
 	Log     logr.Logger
 }
@@ -45,8 +45,8 @@ type Config struct {
 // means that the check failed, and fails the Allocate. The implementer reports conflicts to users.
 type Probe func(context.Context, Address) (who api.MAC, found bool, err error)
 
-// InUse returns the lost allocation of that name, after it tried to restore it, if the node knows of an owner that has
-// the address still; else nil. An error fails the Allocate.
+// InUse returns the lost allocation of that name, after trying to restore it, if the node knows of an owner that still
+// has the address; else nil. An error fails the Allocate.
 type InUse func(ctx context.Context, name string) (*api.IPAllocation, error)
 
 // Address is an allocated address.
@@ -58,21 +58,21 @@ type Address struct {
 	VLAN uint16
 	// Pool is the IPPool's name, and Scope its isolated network.
 	Pool, Scope string
-	// MAC is the one that is reserved with the address; zero if none is.
+	// MAC is the MAC that is reserved with the address; zero if none is.
 	MAC api.MAC
 }
 
 // Request is what one interface of a pod asks for.
 type Request struct {
-	// Pools are where addresses are allocated from, one of each family that is among them. The next pool of a family is
-	// tried when the one before is exhausted. All addresses are of one VLAN.
+	// Pools are the pools to allocate from, one address of each family that is among them. The next pool of a family is
+	// tried when the previous one is exhausted. All addresses are in one VLAN.
 	Pools []pool.Pool
 	// PodIPs are at most one address of each family. In these families exactly these addresses are allocated, or none.
 	PodIPs []netip.Addr
-	// Owner is whom the addresses are for. The Allocator sets Node.
+	// Owner is the owner of the addresses. The Allocator sets Node.
 	Owner api.AllocationOwner
-	// Keep, if set, asks for a reservation and says for whom: addresses that are already reserved are allocated to the
-	// owner.
+	// Keep, if set, requests a reservation and says for which object: addresses that are already reserved for it are
+	// allocated to the owner.
 	Keep *api.AllocationReservation
 
 	// kept are the existing reservations, and mac the MAC that is reserved.
@@ -292,7 +292,7 @@ func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 	return out, nil
 }
 
-// again returns what the owner holds already, if the store still has it so. The owner's details are updated to those of
+// again returns what the owner holds already, if the store still says so. The owner's details are updated to those of
 // this request: a restarted container has the same ID and another network namespace, maybe in another boot.
 func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, o api.AllocationOwner,
 	before []api.IPAllocation) (given, bool, error) {

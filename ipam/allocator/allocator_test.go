@@ -107,7 +107,7 @@ func TestAllocateSaysAllOfAnAddress(t *testing.T) {
 	}
 }
 
-// A repeated ADD returns the same addresses, also from a restarted agent.
+// A repeated ADD returns the same addresses, even from a restarted agent.
 func TestAllocateAgain(t *testing.T) {
 	s := directory(t)
 	v4, v6 := makePool(t, "v4", "10.2.0.1", "10.2.0.99", 0), makePool(t, "v6", "fd00::1", "fd00::99", 0)

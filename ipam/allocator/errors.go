@@ -64,7 +64,7 @@ type VLANError struct {
 }
 
 func (e *VLANError) Error() string {
-	return fmt.Sprintf("pool %s has no addresses in VLAN %d, where the other address of the pod is: a pod has one VLAN. Name pools of the same spec vlan", e.Pool, e.Want)
+	return fmt.Sprintf("pool %s has no addresses in VLAN %d, which the pod's other address is in: a pod has one VLAN. Name pools of the same spec vlan", e.Pool, e.Want)
 }
 
 // StickyError: an address is reserved for the requesting pod, but another pod still has it.

@@ -8,12 +8,12 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// fullFor is for how long a pool counts as full, for each of its addresses: the runtime retries each pod's ADD, on each
-// node, and to list the allocations of a large pool costs the API server a second.
+// fullFor is how long a pool counts as full, per address of the pool: the runtime retries each pod's ADD, on each node,
+// and listing the allocations of a large pool costs the API server a second.
 const fullFor = 2 * time.Millisecond
 
 // fullPools are the pools that count as full, so that they need not be listed: a list had no free address, or the
-// controller's free map has none. Only a map that replaced another one counts, which shows that a controller runs.
+// controller's free map has none. Only a map that replaced another one counts, as that shows that a controller runs.
 type fullPools struct {
 	mu sync.Mutex
 	// lists are when a list found no free address.
@@ -27,7 +27,7 @@ type part struct{ pool, addresses string }
 
 func partOf(p pool.Pool) part { return part{p.Name, fmt.Sprint(p.Allocatable())} }
 
-// sight is the last free map of a pool, and since when it has replaced another one; zero if it has not.
+// sight is the last free map of a pool, and when it replaced another one; zero if it has not.
 type sight struct {
 	free  pool.FreeMap
 	since time.Time

@@ -47,7 +47,7 @@ func holds(a api.IPAllocation, o api.AllocationOwner) bool {
 	return a.Spec.Phase == api.PhaseAllocated && ownerOf(a.Spec.Owner) == ownerOf(o) && a.Spec.Owner.Node == o.Node
 }
 
-// of returns what an owner holds. o.Node is this node.
+// of returns what an owner on this node holds.
 func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner) ([]api.IPAllocation, error) {
 	if err := h.load(ctx, s, o.Node); err != nil {
 		return nil, fmt.Errorf("listing the allocations of %s: %w", o, err)

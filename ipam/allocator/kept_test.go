@@ -105,7 +105,7 @@ func keptTaken(t *testing.T, s allocation.Store) {
 	}
 }
 
-// Without a reservation the pod gets an address all the same, and it is reserved from then on.
+// Without a reservation the pod still gets an address, which is reserved from then on.
 func keptUnmade(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	first, err := sticky(t.Context(), onNode(s, "n1"), "x", keepFor("u", 0), v4, v6)

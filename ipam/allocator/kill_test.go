@@ -150,8 +150,8 @@ func giveBackDead(t *testing.T, a *Allocator, held []api.IPAllocation, alive map
 	return dead
 }
 
-// giveBackLate releases what a killed process had requested, and the API server has done since it was looked at. It
-// returns how many addresses these were, when none is held any more.
+// giveBackLate releases what a killed process had requested, and the API server has executed since the last check. It
+// returns how many addresses these were, once none is held.
 func giveBackLate(t *testing.T, a *Allocator, alive map[string]string) (late int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

@@ -115,7 +115,8 @@ func TestFullPoolIsSeldomListed(t *testing.T) {
 	})
 }
 
-// A node believes the free map of a controller that runs: it lists no full pool, but those addresses that are cooling.
+// A node trusts the free map of a running controller: it does not list a full pool, only those addresses that are
+// cooling.
 func TestFullByTheFreeMap(t *testing.T) { synctest.Test(t, testFullByTheFreeMap) }
 
 func testFullByTheFreeMap(t *testing.T) {

@@ -41,8 +41,8 @@ func (a *Allocator) try(
 	return g, nil
 }
 
-// create creates an allocation, replacing one that has expired. The error is a *heldError also where a lost allocation
-// was for a living container of this node.
+// create creates an allocation, replacing one that has expired. The error is a *heldError also if a lost allocation was
+// for a living container of this node.
 func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early bool) (api.IPAllocation, error) {
 	if a.InUse != nil {
 		holder, err := a.InUse(ctx, want.Name)

@@ -31,7 +31,7 @@ func (r Range) Check() error {
 	case diff < 0:
 		return fmt.Errorf("a cluster CIDR of %s has no room for one /%d", r.Cluster, r.Mask)
 	case diff > mostBits:
-		return fmt.Errorf("the node mask /%d is %d bits longer than %s; at most %d can be counted", r.Mask, diff, r.Cluster,
+		return fmt.Errorf("the node mask /%d is %d bits longer than %s; at most %d are supported", r.Mask, diff, r.Cluster,
 			mostBits)
 	}
 	return nil

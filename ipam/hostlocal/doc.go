@@ -7,7 +7,7 @@
 //
 //   - Leases are valid for one boot. The file boot-id has the boot ID that they belong to. When Open finds another one,
 //     it removes all leases first and writes the file last, so that after a crash in between the removal is repeated.
-//     Nothing is leased before the file is written; on a full disk that is tried again at each request.
+//     Nothing is leased before the file is written; on a full disk that is retried at each request.
 //   - Both families or none.
 //   - A file is created empty and filled by a second system call. A process killed in between leaves an empty file: an
 //     address that would never be allocated or released again. Writers hold the lock of the directory, so the holder of

@@ -18,7 +18,7 @@ import (
 )
 
 // In the environment they make the test binary another process: childDir one that allocates and releases in that
-// directory until it is killed, fullDir one that has no room for a lease, bootDir one that has none after a reboot.
+// directory until it is killed, fullDir one that has no space for a lease, bootDir one that has none after a reboot.
 const (
 	childDir = "FAIRLEAD_TEST_HOSTLOCAL_DIR"
 	fullDir  = "FAIRLEAD_TEST_HOSTLOCAL_FULL"
@@ -75,7 +75,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// rebootWithoutRoom opens the leases of another boot, as on a full disk, and allocates before and after there is room.
+// rebootWithoutRoom opens the leases of another boot, as on a full disk, and allocates before and after there is space.
 func rebootWithoutRoom(dir string) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var limit syscall.Rlimit
@@ -97,8 +97,8 @@ func rebootWithoutRoom(dir string) {
 	fmt.Println("room:", err)
 }
 
-// Bridged pods and deletions need no room on the disk: after a reboot an agent starts without it. It leases nothing
-// before the directory says of which boot: the next agent would take those leases for another boot's.
+// Bridged pods and deletions need no disk space: after a reboot an agent starts without it. It leases nothing before
+// the boot ID is written: the next agent would take those leases for another boot's.
 func TestRebootWithAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	allocate(t, open(t, dir), "a", killRanges...)
@@ -120,7 +120,7 @@ func TestRebootWithAFullDisk(t *testing.T) {
 		}
 	}
 	for _, what := range []string{"full", "reserve"} {
-		if !strings.Contains(lines[what], "recording the boot that the leases are of") ||
+		if !strings.Contains(lines[what], "recording the boot ID of the leases") ||
 			!strings.Contains(lines[what], "file too large") {
 			t.Errorf("%s: %s, want why nothing is leased", what, lines[what])
 		}
@@ -135,8 +135,8 @@ func TestRebootWithAFullDisk(t *testing.T) {
 	}
 }
 
-// A directory that was removed says again which boot its leases are of, also if that could not be written at first:
-// otherwise the next agent would take them for those of another boot, and give running pods' addresses to others.
+// A directory that was removed gets its boot ID again, even if that could not be written at first: otherwise the next
+// agent would take the leases for those of another boot, and give running pods' addresses to others.
 func TestBootOfARecreatedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -22,7 +22,7 @@ const Unreadable = "(unreadable)"
 // Lease is one address in use.
 type Lease struct {
 	Addr netip.Addr
-	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME of the attachment. Of an unreadable lease they are
+	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME of the attachment. For an unreadable lease they are
 	// Unreadable and the address, so that it can be released like any other.
 	ContainerID string
 	IfName      string
@@ -44,7 +44,7 @@ func (o owner) String() string {
 func (o owner) check() error {
 	for _, s := range []string{o.containerID, o.ifName} {
 		if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return fmt.Errorf("container ID %q and interface %q: neither may be empty or have blanks", o.containerID, o.ifName)
+			return fmt.Errorf("container ID %q and interface %q: neither may be empty or contain spaces", o.containerID, o.ifName)
 		}
 	}
 	if n := len(o.containerID) + len(o.ifName); n > maxLease-len(disk.LineBreak) {
@@ -70,7 +70,7 @@ func (s *Store) load() ([]Lease, error) {
 	return leases, nil
 }
 
-// stamp tells whether a directory is as it was. The zero value: that is not known.
+// stamp shows whether a directory has changed. The zero value: that is unknown.
 type stamp struct {
 	inode           uint64
 	written, change syscall.Timespec

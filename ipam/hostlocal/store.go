@@ -22,23 +22,23 @@ import (
 // DefaultDir is where the leases of a node are.
 const DefaultDir = "/var/lib/fairlead/host-local"
 
-// bootFile has the ID of the boot that the leases are of.
+// bootFile has the boot ID of the leases.
 const bootFile = "boot-id"
 
 // Store has the leases of one directory. Several processes may use one directory: a change by another one is noticed by
-// the directory's times, those of one of its files by Leases alone. Its methods may be called concurrently.
+// the directory's times, one within a file only by Leases. Its methods may be called concurrently.
 type Store struct {
 	dir    string
 	bootID string
 	disk   *disk.Store
 	mu     sync.Mutex // excludes goroutines; the file lock only other processes
 	lock   *os.File
-	// leases are those that the directory had when its stamp was this; it is zero if they must be read again.
+	// leases are those that the directory had when it had this stamp, which is zero if they must be read again.
 	leases map[netip.Addr]Lease
 	stamp  stamp
-	// anew: the directory was recreated, and was not read since.
+	// anew: the directory was recreated, and has not been read since.
 	anew bool
-	// unwritten is why the directory does not say yet that its leases are of this boot.
+	// unwritten is why the boot ID of the leases is not written yet.
 	unwritten error
 }
 
@@ -73,7 +73,7 @@ func (s *Store) Close() error { return s.lock.Close() }
 func (s *Store) startBoot() error {
 	content, err := os.ReadFile(filepath.Join(s.dir, bootFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("reading which boot the leases are of: %w", err)
+		return fmt.Errorf("reading the boot ID of the leases: %w", err)
 	}
 	leases, err := s.load()
 	if err != nil || strings.TrimSpace(string(content)) == s.bootID {
@@ -88,12 +88,12 @@ func (s *Store) startBoot() error {
 	return nil
 }
 
-// writeBoot writes which boot the leases are of. Without room on the disk for that, nothing is leased, and the rest
-// goes on: bridged pods need none.
+// writeBoot writes the boot ID of the leases. If the disk is too full for that, nothing is leased, but the rest works:
+// bridged pods need no lease.
 func (s *Store) writeBoot() {
 	s.unwritten = nil
 	if err := atomicfile.Write(filepath.Join(s.dir, bootFile), []byte(s.bootID+"\n"), 0o600); err != nil {
-		s.unwritten = fmt.Errorf("recording the boot that the leases are of: %w", err)
+		s.unwritten = fmt.Errorf("recording the boot ID of the leases: %w", err)
 	}
 }
 
@@ -120,19 +120,19 @@ func (s *Store) locked(f func() error) error {
 		s.writeBoot()
 	}
 	if err := f(); err != nil {
-		s.stamp = stamp{} // it is not known what was done
+		s.stamp = stamp{} // it is unknown what was done
 		return err
 	}
 	if s.stamp != (stamp{}) {
-		s.stamp = stampOf(s.dir) // what has changed it has changed s.leases, too
+		s.stamp = stampOf(s.dir) // the same change was made in s.leases
 	}
 	return nil
 }
 
-// leasing is locked for an f that leases.
+// leasing is locked, for functions that lease addresses.
 func (s *Store) leasing(f func() error) error {
 	return s.locked(func() error {
-		if s.unwritten != nil { // the next agent would take the lease for one of another boot
+		if s.unwritten != nil { // the next agent would consider the lease one of another boot
 			return s.unwritten
 		}
 		return f()
@@ -270,10 +270,11 @@ func (s *Store) undo(o owner, before []Lease) error {
 	return errors.Join(errs...)
 }
 
-// reserved names a record of the library's that no allocation reads: addresses are allocated from where they were.
+// reserved names a record of the library that no allocation reads: Reserve does not change where the next allocation
+// starts.
 const reserved = "reserved"
 
-// Reserve makes sure that addr is leased to the given attachment, whatever the podCIDRs are. It replaces an unreadable
+// Reserve ensures that addr is leased to the given attachment, whatever the podCIDRs are. It replaces an unreadable
 // lease. A lease of another attachment is an error that names the holder.
 func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 	o := owner{containerID, ifName}
@@ -302,7 +303,7 @@ func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 		}
 		ok, err := s.disk.Reserve(containerID, ifName, net.IP(addr.AsSlice()), reserved)
 		if err == nil && !ok {
-			err = fmt.Errorf("its file is there but is no lease: remove %s", s.path(addr))
+			err = fmt.Errorf("its file exists but is not a lease: remove %s", s.path(addr))
 		}
 		if err != nil {
 			return fmt.Errorf("reserving %s for %s: %w", addr, o, err)

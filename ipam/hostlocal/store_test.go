@@ -149,7 +149,7 @@ func TestOwnersRefused(t *testing.T) {
 	s := open(t, t.TempDir())
 	for _, o := range []owner{{"", "eth0"}, {"a", ""}, {"a\r\nb", "eth0"}, {"a", "e th0"}} {
 		_, err := s.Allocate(o.containerID, o.ifName, cidrs("10.1.0.0/24"))
-		wantError(t, err, "neither may be empty or have blanks")
+		wantError(t, err, "neither may be empty or contain spaces")
 		wantError(t, s.Reserve(netip.MustParseAddr("10.1.0.9"), o.containerID, o.ifName), "neither may be empty")
 	}
 	longest := strings.Repeat("x", maxLease-2-len("eth0"))
@@ -448,7 +448,7 @@ func TestUnreadableLease(t *testing.T) {
 	}
 }
 
-// Files that are not leases are left alone: also by a container whose ID equals the contents of another file.
+// Files that are not leases are left alone, even by a container whose ID equals the contents of another file.
 func TestOtherFilesAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -591,7 +591,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	}
 }
 
-// A store does not read again what it knows, only what the times of the directory, or Leases, show to be another's.
+// A store reads leases again only if the directory's times, or Leases, show a change by another process.
 func TestReadOnce(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -641,7 +641,7 @@ func awaitChange(t *testing.T, dir string, before stamp) {
 	}
 }
 
-// A lease that could not be read once, as for want of a file descriptor, is read again.
+// A lease that could not be read, as without a free file descriptor, is read again.
 func TestReadAfterAFailure(t *testing.T) {
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "lease")
 	s := open(t, dir)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
-// Node is what matters here of a Node.
+// Node is what matters here about a Node.
 type Node struct {
 	Name, UID string
 	// PodCIDRs are in the Node's order. Invalid ones are left out.
@@ -32,7 +32,7 @@ type Claim struct {
 
 // Facts are the inputs of Make.
 type Facts struct {
-	// Ranges are what podCIDRs are cut from. Of each family the first range with a free block is used. A Node's
+	// Ranges are the ranges that podCIDRs are cut from. Of each family the first range with a free block is used. A Node's
 	// podCIDRs are in the order of their families' first ranges.
 	Ranges []blocks.Range
 	// Services are Service CIDRs: no block touches one.
@@ -60,7 +60,7 @@ type Plan struct {
 	// Release are stale claims: their Node is gone, or has other podCIDRs. Until they are released, which waits for the
 	// pods of a Node that is gone, their blocks are in use.
 	Release []Claim
-	// Waiting are the Nodes that no block is left for.
+	// Waiting are the Nodes for which no block is left.
 	Waiting []Waiting
 	// Usage has one entry for each range.
 	Usage []Usage
@@ -71,7 +71,7 @@ type Plan struct {
 // Waiting is a Node that gets no podCIDR, and why.
 type Waiting struct {
 	Node, UID, Why string
-	// Cause is the same as long as the reasons are, whatever the numbers in Why become.
+	// Cause stays the same as long as the reasons do, whatever the numbers in Why.
 	Cause string
 }
 
@@ -128,7 +128,7 @@ func Make(f Facts) (Plan, error) {
 	return m.plan, nil
 }
 
-// apart returns an error where two ranges overlap.
+// apart returns an error if two ranges overlap.
 func apart(ranges []blocks.Range) error {
 	for i, r := range ranges {
 		for _, s := range ranges[:i] {

@@ -84,8 +84,8 @@ func TestWhoGetsNothing(t *testing.T) {
 	}
 }
 
-// Addresses of IPPools are bridged pods'. A block with one of them is not assigned, and a Node that waits for that
-// reason hears of which pools.
+// Addresses of IPPools are bridged pods'. A block with one of them is not assigned, and the message for a Node that
+// waits for that reason names the pools.
 func TestBlocksOfPoolsAreLeftOut(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/22 24"), Nodes: []Node{node("a", 1), node("b", 2), node("c", 3), node("d", 4)},
 		Pools: map[string][]netip.Prefix{"lan": prefixes("10.0.1.16/28", "10.0.1.200/32"), "far": prefixes("10.1.0.0/24")}}
@@ -105,7 +105,7 @@ func TestBlocksOfPoolsAreLeftOut(t *testing.T) {
 		}
 	}
 	waits(p, "10.0.0.0/22 cut into /24 has 4, and all are in use, 1 by IPPool lan. Add")
-	// One that was claimed before there was the pool, and not written to the Node, is given up.
+	// One that was claimed before the pool existed, and not written to the Node, is released.
 	f.Claims = []Claim{{PodCIDR: prefixes("10.0.1.0/24")[0], Node: "a", UID: "uid-a"}}
 	if p := mustMake(t, f); len(p.Release) != 1 {
 		t.Errorf("the claim is kept: %+v", p)
@@ -179,7 +179,7 @@ func TestBadRanges(t *testing.T) {
 	}
 }
 
-// A claim whose Node is gone keeps its block until it is released, and who waits hears of it.
+// A claim whose Node is gone keeps its block until it is released, and messages for waiting Nodes mention it.
 func TestClaimsOfDeletedNodes(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/23 24", "fd00::/63 64"), Nodes: []Node{node("new", 9)}}
 	for i, p := range []string{"10.0.0.0/24", "10.0.1.0/24", "fd00::/64", "10.9.0.0/24"} {
@@ -301,8 +301,7 @@ func holder(f Facts, before []Assignment, uid string, b netip.Prefix) string {
 	return ""
 }
 
-// What fills a range is determined once, and not for each Node that waits, of which there may be thousands as there may
-// be of pools.
+// What fills a range is determined once, and not for each waiting Node: there may be thousands of Nodes and of pools.
 func TestAFullRangeIsExplainedOnce(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/24 24", "10.0.1.0/24 24"), Pools: map[string][]netip.Prefix{}}
 	for i := range 500 {

@@ -197,8 +197,8 @@ func TestKubePoolsAreRefused(t *testing.T) {
 		"{ipRanges: [{cidr: 10.2.0.0/24}]}":                                                                         "set either ipVersion, with gateway, prefixLength and vlan in each range, or subnetInfo, not both",
 		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}], " + subnet + "}":                                           "set either ipVersion",
 		"{ipVersion: 5, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":                      `supported values: "4", "6"`,
-		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}]}":                                                           "with ipVersion each range has a gateway and a prefixLength",
-		"{ipRanges: [{cidr: 10.2.0.0/24, vlan: 3}], " + subnet + "}":                                                "with subnetInfo, gateway, prefixLength and vlan stand there and in no range",
+		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}]}":                                                           "with ipVersion, set a gateway and a prefixLength in each range",
+		"{ipRanges: [{cidr: 10.2.0.0/24, vlan: 3}], " + subnet + "}":                                                "with subnetInfo, set gateway, prefixLength and vlan there and in no range",
 		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1}}":                                        "spec.subnetInfo.prefixLength: Required value",
 		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: here, prefixLength: 24}}":                          "write an IP address",
 		oldForm("cidr: 10.2.0.0/24, vlan: 4095"):                                                                    "use 1 to 4094, or 0 for untagged. IEEE 802.1Q reserves 4095, and switches drop it",
@@ -210,12 +210,12 @@ func TestKubePoolsAreRefused(t *testing.T) {
 		oldForm("start: 10.2.0.9, end: 10.2.0.2"):                                                                   "start of a range is above its end. Swap them",
 		oldForm("start: 10.2.0.200, end: 10.2.1.2"):                                                                 "a range is not inside of the subnet of its gateway and prefixLength",
 		oldForm("cidr: 10.2.0.0/23"):                                                                                "a range is not inside of the subnet",
-		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                                                  "start and end of a range are of two families. Set both of one",
-		oldForm("cidr: 'fd00::/64'"):                                                                                "the pool is of one family, that of ipVersion or of its first range",
-		"{ipVersion: 6, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":                      "the pool is of one family",
-		"{ipVersion: 4, ipRanges: [{start: 'fd00::2', end: 'fd00::9', gateway: 'fd00::1', prefixLength: 64}]}":      "the pool is of one family",
-		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 'fe80::1', prefixLength: 24}}":                     "a gateway is of another family than the pool",
-		"{ipRanges: [{cidr: 10.2.0.0/24}, {cidr: 'fd00::/64'}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}}": "the pool is of one family",
+		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                                                  "start and end of a range are of different families. Use one family for both",
+		oldForm("cidr: 'fd00::/64'"):                                                                                "the pool has one family, that of ipVersion or of its first range",
+		"{ipVersion: 6, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":                      "the pool has one family",
+		"{ipVersion: 4, ipRanges: [{start: 'fd00::2', end: 'fd00::9', gateway: 'fd00::1', prefixLength: 64}]}":      "the pool has one family",
+		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 'fe80::1', prefixLength: 24}}":                     "a gateway is not of the pool's family",
+		"{ipRanges: [{cidr: 10.2.0.0/24}, {cidr: 'fd00::/64'}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}}": "the pool has one family",
 		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 64}}":                      "prefixLength of an IPv4 subnet is 1 to 31",
 		"{ipRanges: [{cidr: 10.2.0.1/32}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 32}}":                      "prefixLength of an IPv4 subnet is 1 to 31",
 		"{ipRanges: [{cidr: 'ff05::/64'}], subnetInfo: {gateway: 'ff05::1', prefixLength: 64}}":                     "a gateway is not a router's address",
@@ -224,9 +224,9 @@ func TestKubePoolsAreRefused(t *testing.T) {
 		"{ipRanges: [{start: 0.0.1.5, end: 0.0.1.9}], subnetInfo: {gateway: 0.0.1.1, prefixLength: 24}}":            "a range has addresses that no pod may have",
 		"{ipRanges: [{cidr: 'fe80::/64'}], subnetInfo: {gateway: 'fe80::1', prefixLength: 64}}":                     "a range has addresses that no pod may have",
 		oldForm("cidr: 10.2.0.5/25"):                                                                                "a CIDR has host bits set",
-		with("{cidr: 10.2.0.0/28}, {cidr: 10.2.0.0/28}"):                                                            "two ranges have the same address",
-		with("{cidr: 10.2.0.0/28}, {start: 10.2.0.9, end: 10.2.0.20}"):                                              "two ranges have the same address",
-		with("{start: 10.2.0.7, end: 10.2.0.12}, {start: 10.2.0.9, end: 10.2.0.20}"):                                "two ranges have the same address",
+		with("{cidr: 10.2.0.0/28}, {cidr: 10.2.0.0/28}"):                                                            "two ranges overlap",
+		with("{cidr: 10.2.0.0/28}, {start: 10.2.0.9, end: 10.2.0.20}"):                                              "two ranges overlap",
+		with("{start: 10.2.0.7, end: 10.2.0.12}, {start: 10.2.0.9, end: 10.2.0.20}"):                                "two ranges overlap",
 		with("{cidr: 10.2.0.0/28}", "here"):                                                                         "an entry of excludes is not an address, a CIDR or FIRST-LAST of the pool's family",
 		with("{cidr: 10.2.0.0/28}", "10.2.0.3/28"):                                                                  "an entry of excludes",
 		with("{cidr: 10.2.0.0/28}", "10.2.0.3-"):                                                                    "an entry of excludes",
@@ -305,7 +305,7 @@ func TestKubePoolInUse(t *testing.T) {
 	}
 	const subnet, second = "gateway: 10.2.0.1, prefixLength: 24, vlan: 2", ", {cidr: 10.2.0.64/28}"
 	const shrunk = "pool used is in use (3 addresses): its ranges can be extended, not shortened or removed"
-	const moved = "pool used is in use (3 addresses): its gateway, prefixLength and vlan stay"
+	const moved = "pool used is in use (3 addresses): its gateway, prefixLength and vlan cannot be changed"
 	for spec, want := range map[string]string{
 		info("{start: 10.2.0.12, end: 10.2.0.20}"+second+", {cidr: 10.2.0.128/28}", subnet):               "",
 		info("{start: 10.2.0.9, end: 10.2.0.20}, {cidr: 10.2.0.64/27}", subnet):                           "",
@@ -361,7 +361,7 @@ func TestKubePoolInUseBySubnetOfRange(t *testing.T) {
 	if err := c.update("v1alpha2", "old", old(kept+", "+other)); err != nil {
 		t.Error(err)
 	}
-	const want = "its gateway, prefixLength and vlan stay"
+	const want = "its gateway, prefixLength and vlan cannot be changed"
 	if err := c.update("v1alpha2", "old", old(strings.Replace(kept, "vlan: 2", "vlan: 3", 1)+", "+other)); err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("another VLAN: %v, want %s", err, want)

@@ -63,7 +63,7 @@ func meet(spans []Span, s Span) bool {
 	return i < len(spans) && !s.Last.Less(spans[i].First)
 }
 
-// Overlap is an address of a pool that something else in the cluster has too.
+// Overlap is an address of a pool that something else in the cluster has, too.
 type Overlap struct {
 	Pool string
 	// Address is the first of them.

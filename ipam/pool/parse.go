@@ -36,7 +36,7 @@ func parseEnds(start, end string) (Span, error) {
 	}
 	switch {
 	case first.Is4() != last.Is4():
-		return Span{}, fmt.Errorf("%s and %s are of two families: set both of one", first, last)
+		return Span{}, fmt.Errorf("%s and %s are of different families: set both of one family", first, last)
 	case last.Less(first):
 		return Span{}, fmt.Errorf("start %s is above end %s: swap them", first, last)
 	}

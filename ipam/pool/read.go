@@ -190,7 +190,7 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 }
 
 // readFreeMap parses the free map. Invalid entries are skipped: it is a hint. A controller that has written it has
-// counted the addresses, too: those of another spec, if there are not total.
+// counted the addresses, too: if their number is not total, it is for another spec.
 func readFreeMap(s api.IPPoolStatus, want int, total int64) FreeMap {
 	out := FreeMap{Complete: s.Usage != nil && s.Usage.Total == total && len(s.FreeMap) < api.PoolFreeMapMost}
 	for _, text := range s.FreeMap[:min(len(s.FreeMap), api.PoolFreeMapMost)] {

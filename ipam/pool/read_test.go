@@ -139,7 +139,7 @@ func TestReadRefuses(t *testing.T) {
 		oldForm("end: 10.2.0.2"):                                                                 "has end 10.2.0.2 and no start: set start too",
 		oldForm("vlan: 1"):                                                                       "has no addresses: set cidr, or start and end",
 		oldForm("start: 10.2.0.9, end: 10.2.0.2"):                                                "start 10.2.0.9 is above end 10.2.0.2: swap them",
-		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                               "10.2.0.9 and fd00::1 are of two families",
+		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                               "10.2.0.9 and fd00::1 are of different families",
 		oldForm("start: <ip>, end: 10.2.0.2"):                                                    `"<ip>" is not an IP address`,
 		oldForm("start: '::ffff:10.2.0.9', end: 10.2.0.20"):                                      "IPv4 written as IPv6: write 10.2.0.9",
 		oldForm("start: 'fe80::1%eth0', end: 'fe80::2'"):                                         "has a zone: write fe80::1",

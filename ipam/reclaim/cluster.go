@@ -39,7 +39,7 @@ type Pod struct {
 	// Pods in the API have another.
 	ConfigHash string
 	Created    time.Time
-	// IPs are those that are known; the node's, if it is of HostNetwork.
+	// IPs are the known addresses; the node's for a pod with HostNetwork.
 	IPs         []netip.Addr
 	HostNetwork bool
 	// Finished: its phase is Succeeded or Failed.
@@ -62,7 +62,7 @@ func Lives(o api.AllocationOwner, pods []Pod) bool {
 }
 
 // Occupied reports whether one of the pods on a node may have an address of a podCIDR that an earlier Node of that name
-// had. A pod of which no address is known may, unless it is younger than the Node of now.
+// had. A pod without a known address may, unless it is younger than the current Node.
 func Occupied(podCIDR netip.Prefix, now ClusterNode, pods []Pod) bool {
 	return slices.ContainsFunc(pods, func(p Pod) bool {
 		unknown := len(p.IPs) == 0 && (now.UID == "" || !p.Created.After(now.Created))

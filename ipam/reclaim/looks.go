@@ -29,7 +29,7 @@ type Suspect struct {
 // Looks remembers since when owners have appeared to be gone. The zero value is ready to use.
 type Looks struct{ since map[string]look }
 
-// look is the first check that found an owner gone, and of which version of the allocation.
+// look is the first check that found an owner gone, and the version of the allocation then.
 type look struct {
 	uid, version, why string
 	at                time.Duration

@@ -15,7 +15,7 @@ type Sight struct {
 	// Interface: the owner's interface exists. Record: an attachment is on record, readable or not. Pods for which
 	// Fairlead is only the IPAM plugin, as with macvlan, have neither, and are alive.
 	Interface, Record bool
-	// NetnsGone: the owner's network namespace existed and does not any more. False as well if that is unknown.
+	// NetnsGone: the owner's network namespace existed and no longer does. False as well if that is unknown.
 	NetnsGone bool
 	// BootID is the node's.
 	BootID string
@@ -34,7 +34,7 @@ func (s Sight) Gone(o api.AllocationOwner) (why string) {
 	return ""
 }
 
-// Node reclaims what owners on one node hold that are gone. It must be used by one goroutine.
+// Node reclaims what owners on one node that are gone hold. It must be used by one goroutine.
 type Node struct {
 	Allocator *allocator.Allocator
 	// See returns the state of an owner.
@@ -48,8 +48,8 @@ type Node struct {
 	looks Looks
 }
 
-// Suspicious reports whether an owner appears to be gone, or did at the last check. It checks the node only: of the
-// store it uses what the allocator remembers.
+// Suspicious reports whether an owner appears to be gone, or did at the last check. It checks only the node: instead of
+// reading the store, it uses what the allocator remembers.
 func (n *Node) Suspicious() (bool, error) {
 	if n.looks.Any() {
 		return true, nil

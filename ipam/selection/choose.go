@@ -91,7 +91,7 @@ func valued(object api.IPPool) (pool.Pool, error) {
 	return p, nil
 }
 
-// yields returns what p must leave shared addresses to; nil if it need not.
+// yields returns an error that names what p must leave shared addresses to; nil if it need not.
 func (k Known) yields(p pool.Pool) error {
 	for _, o := range p.Overlaps(k.Others) {
 		if o.Yields {

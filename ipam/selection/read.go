@@ -1,6 +1,6 @@
-// Package selection determines the IPPools of which a pod gets its addresses, by the annotations of the Pod and of its
-// Namespace. It is pure: the state of pools and cluster is passed in. Every error is a message for the pod's author or
-// the cluster's administrator: it names the object and says what to change.
+// Package selection determines the IPPools from which a pod gets its addresses, by the annotations of the Pod and of
+// its Namespace. It is pure: the state of pools and cluster is passed in. Every error is a message for the pod's author
+// or the cluster's administrator: it names the object and says what to change.
 package selection
 
 import (
@@ -32,7 +32,7 @@ type PoolRequest struct {
 	IPsFrom string
 }
 
-// Asks reports whether a pod asks for a bridged pod's address at all, also by an invalid annotation.
+// Asks reports whether a pod asks for an address of an IPPool at all, even by an invalid annotation.
 func Asks(pod, namespace Object) bool {
 	return slices.ContainsFunc([]Object{pod, namespace}, func(o Object) bool {
 		return o.value(api.AnnotationPools) != "" || o.value(api.AnnotationPodIPs) != ""
@@ -109,7 +109,7 @@ const (
 	mostLength = 253  // of a name in Kubernetes
 )
 
-// items are the parts of a comma-separated list, at most so many. None is empty.
+// items are the parts of a comma-separated list, at most the given number. None is empty.
 func (o Object) items(annotation, example string, most int) ([]string, error) {
 	value := o.value(annotation)
 	if value == "" {

@@ -43,7 +43,7 @@ func (k Known) secondary(name string) (pool.Pool, error) {
 	}
 	for _, r := range p.Ranges {
 		if r.VLAN != 0 {
-			return pool.Pool{}, fmt.Errorf("its range %s is in VLAN %d, but another plugin creates the interface and does not know the VLAN. Put the VLAN into the plugin's own configuration (macvlan: master eth0.%[2]d; bridge: vlan), and "+
+			return pool.Pool{}, fmt.Errorf("its range %s is in VLAN %d, but another plugin creates the interface and does not get the VLAN. Put the VLAN into the plugin's own configuration (macvlan: master eth0.%[2]d; bridge: vlan), and "+
 				"name a pool without vlan", r.Span, r.VLAN)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package feed hands over the objects that policies depend on, one by one, from who reads them to who computes with
-// them: there may be tens of thousands, and most changes concern one.
+// Package feed passes the objects that policies depend on, one by one, from their readers to the code that computes
+// with them: there may be tens of thousands, and most changes concern one.
 package feed
 
 import (
@@ -14,16 +14,16 @@ type Key struct {
 	Name string // namespace/name or name
 }
 
-// Objects are the changes of what policies depend on: themselves, Pods, Namespaces and Nodes. Any goroutine may
-// use it; one takes the changes.
+// Objects are the changes of policies and of what they depend on: Pods, Namespaces and Nodes. Any goroutine may use it;
+// one takes the changes.
 type Objects struct {
-	// Complete: a pod that is attached and of which nothing is known has no labels. Otherwise its labels are unknown.
+	// Complete: an attached pod about which nothing is known has no labels. Otherwise its labels are unknown.
 	Complete bool
 
 	mu      sync.Mutex
 	pending map[Key]any
-	since   time.Time       // of the first one that is pending
-	unread  map[string]bool // kinds that were not read whole yet
+	since   time.Time       // of the first pending one
+	unread  map[string]bool // kinds that have not been read completely
 	changed chan struct{}
 }
 
@@ -36,7 +36,7 @@ const (
 	Node                 = "Node"
 )
 
-// New returns Objects of which none is read.
+// New returns Objects none of which have been read.
 func New() *Objects {
 	return &Objects{pending: map[Key]any{}, changed: make(chan struct{}, 1), unread: map[string]bool{
 		NetworkPolicy: true, ClusterNetworkPolicy: true, Pod: true, Namespace: true, Node: true}}
@@ -45,9 +45,9 @@ func New() *Objects {
 // Changed receives after changes that Take has not returned yet.
 func (p *Objects) Changed() <-chan struct{} { return p.changed }
 
-// Take returns the objects that have changed since Take was called last: a policy.Policy, *policy.Pod, policy.Namespace
-// or policy.Node, which nobody modifies, nil for one that is gone; and when the first of these changes was handed over,
-// zero for none. It is not known, and nothing is taken, until all objects have been read.
+// Take returns the objects that have changed since the last call: a policy.Policy, *policy.Pod, policy.Namespace or
+// policy.Node, which must not be modified, or nil for one that is gone; and when the first of these changes was handed
+// over, zero for none. known is false, and nothing is taken, until all objects have been read.
 func (p *Objects) Take() (changed map[Key]any, since time.Time, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,13 +66,13 @@ func (p *Objects) Read() bool {
 	return len(p.unread) == 0
 }
 
-// Put stores what an object has become, nil if it is gone.
+// Put stores the new state of an object, nil if it is gone.
 func (p *Objects) Put(kind, name string, v any) {
 	p.PutAll(map[Key]any{{kind, name}: v}, time.Now())
 }
 
-// PutAll stores what objects have become, nil for those that are gone, all at once. The first of the changes was handed
-// over then, zero for now.
+// PutAll stores the new states of objects, nil for those that are gone, all at once. since is when the first of the
+// changes was handed over, zero for now.
 func (p *Objects) PutAll(changed map[Key]any, since time.Time) {
 	if len(changed) == 0 {
 		return
@@ -110,7 +110,7 @@ func (p *Objects) signal() {
 	}
 }
 
-// Replace takes the place of objects that were known before, all at once.
+// Replace replaces the objects before by those in now, all at once.
 func (p *Objects) Replace(before, now map[Key]any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

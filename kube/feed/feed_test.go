@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Nobody takes that an object is gone without what has come in its place.
+// No receiver gets the removal of an object without its replacement.
 func TestReplaceIsOneChange(t *testing.T) {
 	before, now := Key{NetworkPolicy, "ns/a"}, map[Key]any{{NetworkPolicy, "ns/b"}: "b"}
 	for i := range 5000 {

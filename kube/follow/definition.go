@@ -15,25 +15,25 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// Definitions tells whether a kind that is read is defined in the cluster.
+// Definitions checks whether a kind that is read is defined in the cluster.
 type Definitions struct {
 	Dynamic   dynamic.Interface
 	Metadata  metadata.Interface
 	Discovery discovery.ServerResourcesInterface
 }
 
-// ErrOtherVersion says that there are objects of a kind which the server has in other versions only.
-var ErrOtherVersion = errors.New("it has objects in another version only")
+// ErrOtherVersion says that there are objects of a kind that the server has only in other versions.
+var ErrOtherVersion = errors.New("it has objects only in another version")
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 	Resource: "customresourcedefinitions"}
 
 // Absent returns nil if the cluster has no object of a resource that the server has answered "not found" for, else why
-// it may have one. That answer alone proves nothing: a server gives it while it starts, as long as it has not read the
-// definitions, or has not connected those who serve a group; so does a proxy in front of it, and a server of several
-// that has fallen behind. What these objects forbid would be open. So the definition itself must be missing, as read
-// from the server's storage, which has it before anything is served: that answer names it, which no path that is not
-// served does. And the server must not list the resource, as one that needs no definition.
+// it may have one. That answer alone proves nothing: a starting server gives it as long as it has not read the
+// definitions, or has not connected to the servers of a group; so do a proxy in front of it, and one of several servers
+// that has fallen behind. What these objects deny would be open. So the definition itself must be missing in the
+// server's storage, which has it before anything is served: that answer names the definition, which the answer for an
+// unserved path does not. And the server must not list the resource, as it does for one that needs no definition.
 func (d Definitions) Absent(ctx context.Context, r schema.GroupVersionResource) error {
 	name := r.Resource + "." + r.Group
 	u, err := d.Dynamic.Resource(definitions).Get(ctx, name, metav1.GetOptions{})
@@ -46,14 +46,15 @@ func (d Definitions) Absent(ctx context.Context, r schema.GroupVersionResource) 
 	return d.others(ctx, r, u)
 }
 
-// stored reports whether "not found" is about an object of that name, and not about the path of the request.
+// stored reports whether "not found" is the storage's answer about an object of that name, and not about the path of
+// the request.
 func stored(err error, name string) bool {
 	status := apierrors.APIStatus(nil)
 	_, path := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	return !path && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == name
 }
 
-// ofPath is err, but not one of "not found": that says nothing about the resource in question.
+// ofPath is err, but no longer a "not found", which would say nothing about the resource in question.
 func ofPath(err error) error {
 	if apierrors.IsNotFound(err) {
 		return errors.New(Shortly(err))
@@ -72,7 +73,7 @@ func (d Definitions) unlisted(r schema.GroupVersionResource) error {
 	}
 	for _, one := range list.APIResources {
 		if one.Name == r.Resource {
-			return fmt.Errorf("%s are served without a definition, and are not found", r.GroupResource())
+			return fmt.Errorf("%s are served without a definition, but not found", r.GroupResource())
 		}
 	}
 	return nil
@@ -93,7 +94,7 @@ func (d Definitions) others(ctx context.Context, r schema.GroupVersionResource,
 	}
 	for _, version := range served {
 		if version == r.Version {
-			return fmt.Errorf("%s are defined, and are not found", r.GroupResource())
+			return fmt.Errorf("%s are defined, but not found", r.GroupResource())
 		}
 		l, err := d.Metadata.Resource(r.GroupResource().WithVersion(version)).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
@@ -105,7 +106,7 @@ func (d Definitions) others(ctx context.Context, r schema.GroupVersionResource,
 		}
 	}
 	if len(served) == 0 { // there may be some in the storage
-		return fmt.Errorf("%w: %s are served in none", ErrOtherVersion, r.GroupResource())
+		return fmt.Errorf("%w: %s are served in no version", ErrOtherVersion, r.GroupResource())
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package follow keeps stores in sync with the API server's objects, one kind each: client-go's Reflector does the
-// work. Added are what failed and why, and the recognition of a server that has another history than the store, as
-// after a restored backup. It keeps nothing on the node.
+// work. This package adds what failed and why, and detects a server that has another history than the store, as after a
+// restored backup. It keeps nothing on the node.
 package follow
 
 import (
@@ -30,20 +30,20 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/follow/history"
 )
 
-// Resource is how one kind of objects is read.
+// Resource describes how one kind of objects is read.
 type Resource struct {
 	Name  string // as in messages: "nodes"
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// Of is an object of the kind, of the type that List and Watch return.
 	Of runtime.Object
-	// Optional: a server without the resource is no trouble.
+	// Optional: a server without the resource is not an error.
 	Optional bool
-	// Newest: an older state than that of now is not taken for it, as one may be that a server of several answers with
-	// which has fallen behind. What forbids something, and is enforced, would be lost at the next start.
+	// Newest: an outdated state, as one of several servers that has fallen behind may send, is not accepted. Otherwise an
+	// enforced object that denies something could be lost at the next start.
 	Newest bool
-	// Absent, unless nil, is asked when the server says that it has no such resource. With nil there are no objects;
-	// otherwise those that are known stay, and its error is the trouble.
+	// Absent, unless nil, is called when the server says that it has no such resource. If it returns nil, there are no
+	// objects; otherwise the known ones stay, and its error is the trouble.
 	Absent func(context.Context) error
 }
 
@@ -67,7 +67,7 @@ type Follower struct {
 
 	mu      sync.Mutex
 	cluster string    // the UID of the cluster that the store is from; empty if unknown
-	backup  int       // history.Found of then
+	backup  int       // history.Found at that time
 	ends    time.Time // when the server ends the watch, if all is well
 	trouble error
 	reason  string
@@ -84,7 +84,7 @@ func (s *Server) Follow(r Resource, store cache.ReflectorStore) *Follower {
 // Run follows until ctx ends. It waits every interval with jitter, up to twice as long, so that not all agents send
 // requests at once.
 func (f *Follower) Run(ctx context.Context, every api.InputIntervals) {
-	quiet := logr.Discard() // otherwise each failure is logged, by several layers
+	quiet := logr.Discard() // otherwise several layers log each failure
 	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.listed, WatchFuncWithContext: f.watched},
 		f.Of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.Name, Backoff: &wait.Backoff{
 			Duration: every.RetryFirst, Cap: every.RetryMost, Steps: 10, Factor: 2, Jitter: 1}})
@@ -95,7 +95,7 @@ func (f *Follower) Run(ctx context.Context, every api.InputIntervals) {
 // cluster they are from.
 func (f *Follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	f.isFrom("", f.server.history.Found(), time.Now())
-	if f.Newest && o.ResourceVersion == "0" { // any that the server has (Kubernetes API concepts, resource versions)
+	if f.Newest && o.ResourceVersion == "0" { // any version that the server has (Kubernetes API concepts, resource versions)
 		o.ResourceVersion = ""
 	}
 	l, err := f.List(ctx, o)
@@ -189,7 +189,7 @@ func (f *Follower) sameHistory(ctx context.Context, version string) (same bool, 
 		(cluster == f.cluster || f.cluster == ""), cluster, nil
 }
 
-// broke reports whether the last watch, or what was tried after it, did not end as it should.
+// broke reports whether the last watch, or a request after it, did not end normally.
 func (f *Follower) broke() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,7 +243,7 @@ func (f *Follower) record(ctx context.Context, err error) {
 
 // missing empties the store if it is certain that there are no such objects, else it returns why not.
 func (f *Follower) missing(ctx context.Context) error {
-	if f.Absent == nil || time.Since(f.absent) < absentFor { // an older API server, or just asked
+	if f.Absent == nil || time.Since(f.absent) < absentFor { // an older API server, or just checked
 		return nil
 	}
 	known := !f.absent.IsZero()
@@ -257,11 +257,11 @@ func (f *Follower) missing(ctx context.Context) error {
 	return f.store.Replace(nil, "")
 }
 
-// absentFor is how long the answer counts that there is no such resource: somebody may define it, in another version
-// than this one, of which every further answer is "not found" as well.
+// absentFor is how long the answer that there is no such resource counts: it may be defined later in another version,
+// and then every further answer is "not found" as well.
 const absentFor = time.Minute
 
-// mayExist is why a resource that the server does not find may be there.
+// mayExist is why a resource that the server does not find may exist.
 type mayExist struct{ error }
 
 func (e mayExist) Unwrap() error { return e.error }

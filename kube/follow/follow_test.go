@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// refusing is an API server that lets nobody read anything.
+// refusing is an API server that rejects all reads.
 type refusing struct {
 	metadata.Interface
 	metadata.Getter
@@ -28,7 +28,7 @@ func (r refusing) List(context.Context, metav1.ListOptions) (*metav1.PartialObje
 	return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", nil)
 }
 
-// A server that has just started refuses every request for a moment: that does not make it the one of before.
+// A server that has just started refuses every request for a moment: that does not prove that it is the same as before.
 func TestRefusesItsHistory(t *testing.T) {
 	for cluster, trusted := range map[string]bool{"": true, "known": false} {
 		f := (&Server{Metadata: refusing{}}).Follow(Resource{}, nil)
@@ -39,13 +39,13 @@ func TestRefusesItsHistory(t *testing.T) {
 	}
 }
 
-// What takes the place of another comes before that goes, and Read waits until all was handed on.
+// A replacement is added before the replaced object is removed, and Read waits until all was passed on.
 func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
 	var seen []string
 	k := NewKind(func() {}, func(o runtime.Object) (string, error) { return o.(*metav1.PartialObjectMetadata).Name, nil })
 	k.Each = func(key string, _, _ string, exists bool) {
 		if seen = append(seen, fmt.Sprint(key, exists)); k.Read() && len(seen) == 1 {
-			t.Error("all are said to be read before they are handed on")
+			t.Error("all are reported as read before they are passed on")
 		}
 	}
 	for _, name := range []string{"a", "b"} {
@@ -60,7 +60,7 @@ func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
 	}
 }
 
-// What must not be older than what is enforced is not asked for in whatever version a server has.
+// Objects that must not be older than what is enforced are not requested in just any version that a server has.
 func TestNewest(t *testing.T) {
 	for newest, want := range map[bool]string{true: "", false: "0"} {
 		var got *metav1.ListOptions
@@ -75,7 +75,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// A resource that is not there may be defined later, in another version: to this one the server answers as before.
+// A missing resource may be defined later, in another version: for this one the server's answer does not change.
 func TestAbsentIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answer error

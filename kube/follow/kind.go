@@ -21,17 +21,17 @@ type Kind[V any] struct {
 	Changed func()
 	// Each, unless nil, is called before Changed for each value that has changed, with the one before, or is gone.
 	Each func(key string, before, now V, exists bool)
-	// Part, unless nil, is called after that for each object that is refused, with what Convert returned of it. Each is
-	// called again when it is valid, or gone.
+	// Part, unless nil, is called after that for each rejected object, with what Convert returned for it. Each is called
+	// again when it is valid, or gone.
 	Part func(key string, v V)
-	// Whole, unless nil, is called after these when all objects have been read, also again.
+	// Whole, unless nil, is called after these when all objects have been read, each time.
 	Whole func()
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
 	bad  map[string]string // why the last version of an object is not used
 	read bool              // the API server has reported all objects
-	// handed: Each has had them.
+	// handed: Each was called for all of them.
 	handed bool
 }
 
@@ -40,8 +40,8 @@ func NewKind[V any](changed func(), convert func(runtime.Object) (V, error)) *Ki
 	return &Kind[V]{Changed: changed, Convert: convert, good: map[string]V{}, bad: map[string]string{}}
 }
 
-// Each calls changed for every value that differs, with a zero value for none. What is new comes before what is gone:
-// a policy that takes the place of another leaves no moment without both.
+// Each calls changed for every value that differs, with a zero value for none. Additions come before removals: when one
+// policy replaces another, one of them is always in effect.
 func Each[V any](before, now map[string]V, changed func(key string, before, now V, exists bool)) {
 	for key, v := range now {
 		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
@@ -106,7 +106,7 @@ func (k *Kind[V]) Update(obj any) error {
 	now, has := k.good[c.key]
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
 	k.mu.Unlock()
-	if c.err != nil && k.Part != nil { // also if it is refused as before: the rest may differ
+	if c.err != nil && k.Part != nil { // even if it is rejected as before: the rest may differ
 		k.Part(c.key, c.value)
 	} else if differs && has && k.Each != nil {
 		k.Each(c.key, before, now, true)
@@ -136,7 +136,7 @@ func (k *Kind[V]) Delete(obj any) error {
 	return nil
 }
 
-// kept is the value that is held already if c has the same: Each has handed it on, and none is held twice.
+// kept is the value that is already stored if c has the same: Each has passed it on, and none is stored twice.
 func (k *Kind[V]) kept(c converted[V]) V {
 	if before, had := k.good[c.key]; had && reflect.DeepEqual(before, c.value) {
 		return before
@@ -183,7 +183,7 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// replaceParts hands on the parts of what is refused, and what is there now of what was refused before.
+// replaceParts passes on the parts of rejected objects, and the present values of those that were rejected before.
 func (k *Kind[V]) replaceParts(refused map[string]string, parts, good map[string]V) {
 	if k.Part == nil {
 		return
@@ -220,7 +220,7 @@ func (k *Kind[V]) All() (good map[string]V, bad []string, read bool) {
 	return maps.Clone(k.good), slices.Sorted(maps.Values(k.bad)), k.read
 }
 
-// Refused are the messages about objects that cannot be used, sorted.
+// Refused returns the messages about objects that cannot be used, sorted.
 func (k *Kind[V]) Refused() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,7 +235,7 @@ func (k *Kind[V]) Get(key string) (v V, ok bool) {
 	return v, ok
 }
 
-// Read reports whether the API server has reported all objects, and Each has had them.
+// Read reports whether the API server has reported all objects, and Each was called for them.
 func (k *Kind[V]) Read() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

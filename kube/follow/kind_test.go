@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What can be read of an object that is refused is handed on, be it known before or not; what becomes valid again takes
-// its place, and nothing stays of what is gone.
+// What can be read of a rejected object is passed on, whether it was known before or not; once it is valid again, that
+// replaces it, and nothing stays of removed objects.
 func TestRefusedObjectsAreHandedOnInPart(t *testing.T) {
 	var seen []string
 	k := NewKind(func() {}, func(o runtime.Object) (string, error) {

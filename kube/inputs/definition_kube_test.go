@@ -18,8 +18,8 @@ const definition = "clusternetworkpolicies.policy.networking.k8s.io"
 
 func there(v any) bool { return v != nil }
 
-// ClusterNetworkPolicies go with their definition, also if that is deleted while the API server cannot be reached, and
-// not before that is certain.
+// ClusterNetworkPolicies are removed with their definition, even if that is deleted while the API server is
+// unreachable, and not before that is certain.
 func TestKubePoliciesOfADeletedDefinition(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -68,7 +68,7 @@ func TestKubeNotFoundProvesNothing(t *testing.T) {
 	}
 }
 
-// Policies in a version that is not read are told, and open nothing: nothing is known until they are gone.
+// Policies in a version that is not read are reported, and open nothing: nothing is known until they are gone.
 func TestKubePoliciesInAnotherVersion(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)

@@ -39,7 +39,7 @@ type Directory struct {
 	good    map[string]objects // the last good content of each file
 	last    atomic.Pointer[Snapshot]
 	changed chan struct{}
-	// services are followed as those of the API server are.
+	// services are handled like those of the API server.
 	services *Services
 	judged   *feed.Objects
 }
@@ -67,7 +67,7 @@ func (d *Directory) Snapshot() *Snapshot { return d.last.Load() }
 // Refresh reads the directory now.
 func (d *Directory) Refresh() *Snapshot {
 	if err := d.read(); err != nil {
-		d.log.Error(err, "reading manifests failed, the last valid ones stay in force")
+		d.log.Error(err, "reading manifests failed, the last valid ones stay in effect")
 	}
 	return d.Snapshot()
 }
@@ -189,7 +189,7 @@ func (d *Directory) publish(good map[string]objects, problems []string) {
 	}
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
-			d.log.Info("manifest rejected, its last valid content stays in force", "problem", p)
+			d.log.Info("manifest rejected, its last valid content stays in effect", "problem", p)
 		}
 	}
 	d.last.Store(next)

@@ -21,10 +21,10 @@ import (
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
 	Resource: "clusternetworkpolicies"}
 
-// LastPoliciesPath is where a node keeps what policies depend on.
+// LastPoliciesPath is where a node keeps policies and what they depend on.
 const LastPoliciesPath = "/var/lib/fairlead/last-policies.json"
 
-// FollowPolicies has Run read what policies depend on as well, and keep it in file: without it nothing of it is ever
+// FollowPolicies makes Run also read what policies depend on, and keep it in file: without it, none of that is ever
 // known. Call it before Run.
 func (k *Kubernetes) FollowPolicies(file string) {
 	k.peers = peers.New(k.judged, k.server, k.client.Kubernetes.CoreV1(), k.node, file, k.log)
@@ -37,8 +37,8 @@ func (k *Kubernetes) FollowPolicies(file string) {
 	}, clusterPolicies, policy.ParseClusterNetworkPolicy)
 }
 
-// followLabels has the Namespaces, Nodes and own Pods that are read anyway bring what policies see of them. Of these
-// Pods more than metadata is read then.
+// followLabels makes the Namespaces, Nodes and own Pods, which are read anyway, deliver what policies see of them. Of
+// these Pods, more than metadata is then read.
 func (k *Kubernetes) followLabels() {
 	ofNamespace, ofNode := k.namespaces.Convert, k.nodes.Convert
 	k.namespaces.Convert = func(o runtime.Object) (Namespace, error) {
@@ -59,8 +59,8 @@ func (k *Kubernetes) followLabels() {
 	}
 	k.namespaces.Each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
 	k.nodes.Each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
-	// A rule that denies takes a Node also if its podCIDR, or an address for tunnels, is refused. Its other addresses are
-	// those of now: the last valid Node may have had others, which a rule that accepts would open.
+	// A rule that denies applies to a Node even if its podCIDR, or an address for tunnels, is rejected. Its other
+	// addresses are the current ones: the last valid Node may have had others, which a rule that accepts would open.
 	k.nodes.Part = func(key string, n Node) { k.putPart(feed.Node, key, n.policy, true) }
 	k.pods.Each = func(key string, _, p Pod, exists bool) {
 		k.putPart(feed.Pod, key, p.policy, exists && p.policy != nil)
@@ -85,7 +85,7 @@ func (k *Kubernetes) putPart(kind, key string, v any, exists bool) {
 	k.judged.Put(kind, key, v)
 }
 
-// followPolicies reads policies as JSON: typed objects have lost the fields that this version does not know.
+// followPolicies reads policies as JSON: typed objects lack the fields that this version does not know.
 func (k *Kubernetes) followPolicies(kind string, r follow.Resource, from schema.GroupVersionResource,
 	parse func([]byte) (policy.Policy, error)) {
 	store := follow.NewKind(k.objectsChanged, func(o runtime.Object) (policy.Policy, error) {

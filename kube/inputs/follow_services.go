@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/follow"
 )
 
-// newServiceKinds makes what holds Services, EndpointSlices and ServiceCIDRs.
+// newServiceKinds creates the stores of Services, EndpointSlices and ServiceCIDRs.
 func (k *Kubernetes) newServiceKinds() {
 	k.services = follow.NewKind(k.known.signal, func(o runtime.Object) (*Service, error) {
 		s, err := ServiceFrom(o.(*corev1.Service))
@@ -31,8 +31,8 @@ func (k *Kubernetes) newServiceKinds() {
 	})
 }
 
-// FollowServices has Run read Services, EndpointSlices and ServiceCIDRs as well: without it none is ever known. Call it
-// before Run.
+// FollowServices makes Run also read Services, EndpointSlices and ServiceCIDRs: without it, none are ever known. Call
+// it before Run.
 func (k *Kubernetes) FollowServices() {
 	k.follow(k.serviceCIDRsResource(), k.ranges)
 	k.services.Whole = func() { k.known.whole("services") }
@@ -57,7 +57,7 @@ func (k *Kubernetes) endpointSlicesResource() follow.Resource {
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return s.Watch(ctx, o) }}
 }
 
-// serviceCIDRsResource is one that API servers before Kubernetes 1.33 do not have.
+// serviceCIDRsResource is a resource that API servers before Kubernetes 1.33 do not have.
 func (k *Kubernetes) serviceCIDRsResource() follow.Resource {
 	ranges := k.client.Kubernetes.NetworkingV1().ServiceCIDRs()
 	return follow.Resource{Name: "servicecidrs", Of: &networkingv1.ServiceCIDR{}, Optional: true,

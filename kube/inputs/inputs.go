@@ -4,7 +4,8 @@
 // input changes nothing.
 //
 // It owns one file on the node, LastKnownPath: the API server's last known objects, for an agent that starts while the
-// server is unreachable. Services are not in it: until they are read, what Open vSwitch has of them stays in force.
+// server is unreachable. Services are not in it: until they are read, Open vSwitch keeps the flows that it has for
+// them.
 package inputs
 
 import (
@@ -35,15 +36,16 @@ type Source interface {
 	// Above returns the controller of an object that is itself one; the zero value if it has none, or if that is
 	// unknown. The error says why the API server could not be read.
 	Above(ctx context.Context, namespace string, c Controller) (Controller, error)
-	// FirstOrdinal is that of a StatefulSet's pods, spec.ordinals.start. The error says why the API server could not be
-	// read.
+	// FirstOrdinal returns the first ordinal of a StatefulSet's pods, spec.ordinals.start. The error says why the API
+	// server could not be read.
 	FirstOrdinal(ctx context.Context, namespace, name string) (int, error)
 	// Changed receives after changes of what the node depends on: Nodes, IPPools (except their status), ServiceCIDRs,
 	// Problems, Trouble. Changes in quick succession are merged.
 	Changed() <-chan struct{}
-	// Services are followed one by one: there may be tens of thousands, and most changes concern one of them.
+	// Services returns the Services, whose changes are reported one by one: there may be tens of thousands, and most
+	// changes concern one of them.
 	Services() *Services
-	// PolicyObjects are what policies depend on, followed one by one.
+	// PolicyObjects returns what policies depend on, whose changes are reported one by one.
 	PolicyObjects() *feed.Objects
 	// String names the source for messages: "the manifests in /etc/…".
 	String() string
@@ -72,9 +74,9 @@ type Snapshot struct {
 	// Trouble says why the snapshot may be stale; nil if it is not. Away: nothing at all can be read.
 	Trouble error
 	Away    bool
-	// Outages is how often Trouble has begun. Replaced is when the source was last found to have another history, as
-	// that of a restored backup; zero for never. A step of the clock does not change how long ago that is. After both,
-	// objects that the snapshot does not have may be other ones than before.
+	// Outages is how often Trouble has begun. Replaced is when the source was last found to have another history, as that
+	// of a restored backup; zero for never. A step of the clock does not change how long ago that is. After either, other
+	// objects may be missing from the snapshot than before.
 	Outages  int
 	Replaced time.Time
 
@@ -99,12 +101,12 @@ type Node struct {
 	Zone string
 	// Runtime is status.nodeInfo.containerRuntimeVersion, "containerd://2.1.4"; empty if it is unknown.
 	Runtime string
-	// NotReady: the condition Ready is there, and not True.
+	// NotReady: the condition Ready exists, and is not True.
 	NotReady bool
-	// NoAgent is why no agent of Fairlead runs there, by what the Node says; empty: one may.
+	// NoAgent says, according to the Node, why no agent of Fairlead runs there; empty: one may.
 	NoAgent string
 
-	policy policy.Node // what policies see of it, where these are followed
+	policy policy.Node // what policies see of it, if these are read
 }
 
 // TunnelAddr returns the first tunnel address of a family.
@@ -167,5 +169,5 @@ type Namespace struct {
 	Name        string
 	Annotations map[string]string
 
-	policy policy.Namespace // what policies see of it, where these are followed
+	policy policy.Namespace // what policies see of it, if these are read
 }

@@ -38,12 +38,12 @@ var (
 // askTimeout bounds the read of one Pod at its ADD. The runtime retries an ADD that failed with "try again later".
 const askTimeout = 3 * time.Second
 
-// Kubernetes is a Source that follows the API server: all Nodes, Namespaces, IPPools, NetworkPolicies, Services,
+// Kubernetes is a Source that watches the API server: all Nodes, Namespaces, IPPools, NetworkPolicies, Services,
 // EndpointSlices and ServiceCIDRs, and the Pods of one node. Of Pods, Namespaces and NetworkPolicies it reads metadata
 // only; of the others it keeps what Fairlead needs.
 //
 // While the API server is unreachable, or if it has another history than before (an emptied etcd), existing state stays
-// in force until the server reports another.
+// in effect until the server reports another.
 type Kubernetes struct {
 	// Intervals are api.DefaultIntervals unless set before Run.
 	Intervals api.InputIntervals
@@ -78,15 +78,15 @@ type kinds struct {
 	ranges     *follow.Kind[[]netip.Prefix]
 	services   *follow.Kind[*Service]
 	slices     *follow.Kind[*EndpointSlice]
-	known      *Services     // made of the two before
-	judged     *feed.Objects // what policies depend on, but the Pods of other nodes
+	known      *Services     // from the two above
+	judged     *feed.Objects // what policies depend on, except the Pods of other nodes
 }
 
 // reading is what reads the objects.
 type reading struct {
 	server    *follow.Server
 	followers []*follow.Follower
-	peers     *peers.Peers // nil: policies are not followed
+	peers     *peers.Peers // nil: policies are not read
 }
 
 // signals are the changes since the last snapshot.
@@ -99,13 +99,13 @@ type signals struct {
 
 // outage is why the API server cannot be read.
 type outage struct {
-	fromOld string // when the file was written that replaces the server's objects
+	fromOld string // when the file that replaces the server's objects was written
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
 	begun   int                       // troubles until now
 	away    bool                      // nothing can be read
-	another atomic.Pointer[time.Time] // when another history was found last
+	another atomic.Pointer[time.Time] // when another history was last found
 }
 
 // NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
@@ -157,7 +157,7 @@ func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
 // Changed implements Source.
 func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
 
-// PolicyObjects implements Source: of Pods, those of this node and those that policies of these can be about.
+// PolicyObjects implements Source. Its Pods are those of this node and those that the policies of these can refer to.
 func (k *Kubernetes) PolicyObjects() *feed.Objects {
 	if k.peers == nil {
 		return k.judged
@@ -259,7 +259,7 @@ func (k *Kubernetes) save() {
 		return
 	}
 	if err := k.file.write(k.Snapshot()); err != nil {
-		k.log.Error(err, "saving the inputs for a start without the API server failed, trying again", "path", k.file.path,
+		k.log.Error(err, "saving the inputs for a start without the API server failed, will retry", "path", k.file.path,
 			"interval", k.Intervals.Save)
 		return
 	}
@@ -343,7 +343,7 @@ func (k *Kubernetes) publish() {
 	}
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
-			k.log.Info("object rejected, its last valid content stays in force", "problem", p)
+			k.log.Info("object rejected, its last valid content stays in effect", "problem", p)
 		}
 	}
 	k.read = read
@@ -406,12 +406,12 @@ func (k *Kubernetes) sentence(names []string, err error) error {
 		return fmt.Errorf("the Kubernetes API server %s has no resource IPPools, and enableBridgingMode is true: install the CRDs (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one get no network",
 			k.client.Server)
 	}
-	what, known := "", "The last known state stays in force"
+	what, known := "", "The last known state stays in effect"
 	if len(names) > 0 {
 		what = " (" + strings.Join(names, ", ") + ")"
 	}
 	if k.fromOld != "" {
-		known = "The state saved at " + k.fromOld + " stays in force"
+		known = "The state saved at " + k.fromOld + " stays in effect"
 	}
 	return fmt.Errorf("the Kubernetes API server %s cannot be read%s since %s: %s. %s: pods keep their network, DEL works, ADD works for pods that the agent has seen. Other new pods wait, and changes of nodes are not seen",
 		k.client.Server, what, k.since.Format(time.TimeOnly), follow.Shortly(err), known)

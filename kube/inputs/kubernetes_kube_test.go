@@ -67,7 +67,7 @@ func TestKubeFollows(t *testing.T) {
 	c.until(k, "a Node that goes", hasNodes("me"))
 }
 
-// An object that cannot be used keeps its last good value, also over a relist.
+// An object that cannot be used keeps its last good value, even across a relist.
 func TestKubeKeepsTheLastGood(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -161,8 +161,8 @@ func quiet(t *testing.T, k *Kubernetes) {
 	}
 }
 
-// While the API server is down existing state stays in force, the outage is reported, and the server is followed again
-// with its new state.
+// While the API server is down, existing state stays in effect and the outage is reported; then the server is watched
+// again, with its new state.
 func TestKubeServerKilled(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -174,7 +174,7 @@ func TestKubeServerKilled(t *testing.T) {
 	if !reflect.DeepEqual(s.Nodes, before.Nodes) {
 		t.Errorf("the Nodes are %v, want them as before: %v", s.Nodes, before.Nodes)
 	}
-	for _, want := range []string{c.URL, "connection refused", "stays in force"} {
+	for _, want := range []string{c.URL, "connection refused", "stays in effect"} {
 		if !strings.Contains(s.Trouble.Error(), want) {
 			t.Errorf("the trouble is %q, want %q in it", s.Trouble, want)
 		}
@@ -291,7 +291,7 @@ func TestKubeRestoredBackup(t *testing.T) {
 	restore, err := c.Backup()
 	c.must(err)
 	admin, ctx := c.Admin().CoreV1(), t.Context()
-	past := func(version int) { // nor does a new server say that it is too old
+	past := func(version int) { // nor does a new server report that it is too old
 		for c.version() <= version {
 			c.makePod("x", "elsewhere", nil)
 			c.must(admin.Pods("default").Delete(ctx, "x", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
@@ -489,7 +489,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 		t.Error("a torn file is not logged")
 	}
 	if s := c.until(torn, "trouble", troubled); !s.Unread {
-		t.Errorf("with a torn file: %+v, want it unread and the trouble said", s)
+		t.Errorf("with a torn file: %+v, want it unread and the trouble reported", s)
 	}
 	c.must(c.StartAPI(t.Context()))
 	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
@@ -499,7 +499,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 	}
 }
 
-// Policies of kinds that CRDs define are found too.
+// Policies of kinds that CRDs define are found, too.
 func TestKubeOtherPolicies(t *testing.T) {
 	c := newCluster(t)
 	c.must(c.ApplyManifest(t.Context(), []byte(`

@@ -40,7 +40,7 @@ func (f lastKnown) read() (*Snapshot, time.Time, error) {
 		return nil, time.Time{}, fmt.Errorf("%s: %w", f.path, err)
 	}
 	if c.Node != f.node {
-		return nil, time.Time{}, fmt.Errorf("%s is of node %q, and this is %q", f.path, c.Node, f.node)
+		return nil, time.Time{}, fmt.Errorf("%s belongs to node %q, and this is %q", f.path, c.Node, f.node)
 	}
 	info, err := os.Stat(f.path)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestLastKnown(t *testing.T) {
 		{"newer field", strings.Replace(string(data), "{", `{"NewKind": {"a": [1]}, `, 1), ""},
 		{"truncated", string(data[:len(data)/2]), f.path},
 		{"empty", "", f.path},
-		{"another node's", strings.Replace(string(data), `"Node":"me"`, `"Node":"you"`, 1), `of node "you"`},
+		{"another node's", strings.Replace(string(data), `"Node":"me"`, `"Node":"you"`, 1), `to node "you"`},
 	} {
 		if err := os.WriteFile(f.path, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestLostInputIsNotKept(t *testing.T) {
 	}
 }
 
-// What could not be saved, as the disk was full, is saved when there is room.
+// What could not be saved because the disk was full is saved once there is space.
 func TestSavingIsTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory

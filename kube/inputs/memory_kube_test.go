@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// memoryEnv makes the test binary a program that only follows the API server, by this kubeconfig, and prints its memory
+// memoryEnv makes the test binary a program that only watches the API server, by this kubeconfig, and prints its memory
 // use. It is a separate process because the test has clients and objects of its own.
 const memoryEnv = "FAIRLEAD_TEST_MEMORY_OF"
 

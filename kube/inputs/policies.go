@@ -41,7 +41,7 @@ func policyPod(p policy.Pod, running bool) *policy.Pod {
 	return &p
 }
 
-// Manifests bring with each object what policies see of it.
+// In a directory, each object has what policies see of it.
 
 func judgedNode(n *corev1.Node) (Node, error) {
 	out, err := nodeFrom(n)

@@ -23,12 +23,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// judged follows what policies depend on, until the test ends.
+// judged receives what policies depend on, until the test ends.
 type judged struct {
 	*cluster
 	k    *Kubernetes
 	seen map[feed.Key]any
-	// lost are Pods that were said to be gone.
+	// lost are Pods that were reported as gone.
 	lost []string
 }
 
@@ -98,8 +98,8 @@ func (c *cluster) allow(name string, from networkingv1.NetworkPolicyPeer) {
 	c.must(err)
 }
 
-// What policies depend on is followed with the shipped RBAC rules. ClusterNetworkPolicies are known to be none without
-// their CRD, and are followed when it comes.
+// What policies depend on is read with the shipped RBAC rules. Without their CRD it is known that there are no
+// ClusterNetworkPolicies, and they are read once it is installed.
 func TestKubePolicyObjects(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -141,7 +141,7 @@ func TestKubePolicyObjects(t *testing.T) {
 	})
 }
 
-// A Node that is refused, as its podCIDR or an annotation is invalid, is seen by policies.
+// A Node that is rejected because its podCIDR or an annotation is invalid is seen by policies.
 func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -165,8 +165,8 @@ func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
 	j.until("its deletion", j.has(feed.Node, "node-1", gone))
 }
 
-// Of Pods of other nodes those are read that policies of this node's Pods can be about: they are known with such a
-// policy, and stay known when others are read as well, and are forgotten without it.
+// Those Pods of other nodes are read that policies of this node's Pods can refer to: they are known with such a policy,
+// stay known when others are read as well, and are dropped without it.
 func TestKubePeers(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -200,7 +200,7 @@ func TestKubePeers(t *testing.T) {
 		return j.has(feed.Pod, "kube-public/late", gone)() && j.has(feed.Pod, "kube-public/further", gone)()
 	})
 	if len(j.lost) != 2 {
-		t.Errorf("said to be gone: %v, want the two of kube-public, once", j.lost)
+		t.Errorf("reported as gone: %v, want the two of kube-public, once", j.lost)
 	}
 	c.must(all.Delete(t.Context(), "own", metav1.DeleteOptions{}))
 	j.until("all Pods of other nodes to be forgotten", j.has(feed.Pod, "default/far", gone))
@@ -209,8 +209,8 @@ func TestKubePeers(t *testing.T) {
 	}
 }
 
-// What is known of policies survives a restart without the API server, with what was stricter a moment before; and what
-// has gone meanwhile goes when the server answers.
+// What is known about policies survives a restart without the API server, including what became stricter a moment
+// before; what was deleted meanwhile is removed when the server answers.
 func TestKubePoliciesOfBefore(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -241,7 +241,7 @@ func TestKubePoliciesOfBefore(t *testing.T) {
 	j.until("the policy's deletion", j.has(feed.NetworkPolicy, "default/own", gone))
 	j.until("the peer's", j.has(feed.Pod, "default/far", gone))
 	if len(j.lost) != 1 || !j.pod("default/mine") {
-		t.Errorf("said to be gone: %v", j.lost)
+		t.Errorf("reported as gone: %v", j.lost)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // poolFrom reduces an IPPool to what agents read. Validity is not checked here: a pool that has become invalid
-// allocates nothing, also not by its previous spec.
+// allocates nothing, not even by its previous spec.
 func poolFrom(p *api.IPPool) (api.IPPool, error) {
 	if p.Name == "" {
 		return api.IPPool{}, errors.New("an IPPool without metadata.name")

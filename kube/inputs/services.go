@@ -31,7 +31,7 @@ const (
 	headless   = "service.kubernetes.io/headless"
 )
 
-// Service is what Fairlead needs of a Kubernetes Service with ClusterIPs. One that has none, as it is headless, of type
+// Service is what Fairlead needs of a Kubernetes Service with ClusterIPs. One without, because it is headless, of type
 // ExternalName, or another program's, has no ClusterIPs here.
 type Service struct {
 	Namespace, Name string
@@ -50,7 +50,7 @@ type ServicePort struct {
 	Port     uint16
 }
 
-// EndpointSlice is what Fairlead needs of one.
+// EndpointSlice is what Fairlead needs of an EndpointSlice.
 type EndpointSlice struct {
 	Namespace, Name string
 	// Service is the name of the Service in the same namespace; empty: of none.
@@ -63,27 +63,27 @@ type EndpointSlice struct {
 type Endpoint struct {
 	Addr                        netip.Addr
 	Ready, Serving, Terminating bool
-	// Node is the endpoint's; empty if it is unknown, as off the cluster.
+	// Node is the endpoint's node; empty if it is unknown, as outside of the cluster.
 	Node string
 	// Hints are nil for most.
 	Hints *Hints
 }
 
-// Hints say whose clients an endpoint is meant for: the names of nodes and of zones.
+// Hints say for which clients an endpoint is meant: those on nodes and in zones of these names.
 type Hints struct{ ForNodes, ForZones []string }
 
 // Services are the cluster's Services with their EndpointSlices, by namespace/name. Any goroutine may use it; one takes
-// the changes. There may be tens of thousands: what is handed in is not copied, and must not be changed any more.
+// the changes. There may be tens of thousands: what is passed in is not copied, and must not be changed afterwards.
 type Services struct {
 	mu    sync.Mutex
 	all   map[string]*service
 	dirty map[string]struct{}
-	// unread counts the kinds that have not been read whole yet: nothing can be said of any Service before.
+	// unread are the kinds that have not been read completely: until then nothing is known about any Service.
 	unread  map[string]bool
 	changed chan struct{}
 }
 
-// service is one with its EndpointSlices, by name; either may be known without the other.
+// service is a Service with its EndpointSlices, by name; either may be known without the other.
 type service struct {
 	*Service
 	slices []*EndpointSlice
@@ -97,8 +97,8 @@ func newServices() *Services {
 // Changed receives after changes that Take has not returned yet.
 func (s *Services) Changed() <-chan struct{} { return s.changed }
 
-// Take returns the Services, by namespace/name, that have changed, with their endpoints, since Take was called last. It
-// is not known, and nothing is taken, until all Services and EndpointSlices have been read.
+// Take returns the Services, by namespace/name, that have changed, or whose endpoints have, since the last call. known
+// is false, and nothing is taken, until all Services and EndpointSlices have been read.
 func (s *Services) Take() (changed []string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,11 +106,11 @@ func (s *Services) Take() (changed []string, known bool) {
 		return nil, false
 	}
 	changed = slices.Sorted(maps.Keys(s.dirty))
-	s.dirty = map[string]struct{}{} // and not as large as it was for all
+	s.dirty = map[string]struct{}{} // a new map, not one as large as for all Services
 	return changed, true
 }
 
-// Service returns one by namespace/name, with its EndpointSlices in an order that depends on them only.
+// Service returns a Service by namespace/name, with its EndpointSlices in an order that depends only on them.
 func (s *Services) Service(key string) (svc Service, endpoints []EndpointSlice, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *Services) signal() {
 	}
 }
 
-// putService stores a Service, or forgets it.
+// putService stores a Service, or removes it.
 func (s *Services) putService(key string, _, v *Service, _ bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *Services) putService(key string, _, v *Service, _ bool) {
 	s.dirty[key] = struct{}{}
 }
 
-// putSlice stores an EndpointSlice, or forgets it. Its Service may be another one than before.
+// putSlice stores an EndpointSlice, or removes it. Its Service may have changed.
 func (s *Services) putSlice(_ string, before, v *EndpointSlice, _ bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +247,7 @@ func affinityOf(c *corev1.SessionAffinityConfig) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// protocolNumber is 0 for one that no Service can have.
+// protocolNumber is 0 for a protocol that no Service can have.
 func protocolNumber(p corev1.Protocol) uint8 {
 	switch p {
 	case corev1.ProtocolTCP, "":
@@ -268,10 +268,10 @@ func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 	out := EndpointSlice{Namespace: once(orDefault(s.Namespace)), Name: s.Name,
 		Service: s.Labels[discoveryv1.LabelServiceName], Endpoints: make([]Endpoint, 0, len(s.Endpoints))}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
-		return out, nil // names are no destinations of packets; kube-proxy leaves them out, too
+		return out, nil // names are not destinations of packets; kube-proxy leaves them out, too
 	}
 	for _, p := range s.Ports {
-		if p.Port == nil { // any port: of no meaning to a Service
+		if p.Port == nil { // any port, which has no meaning for a Service
 			continue
 		}
 		to := ServicePort{Protocol: protoTCP, Port: uint16(*p.Port)}

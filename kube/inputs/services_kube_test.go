@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Services, EndpointSlices and ServiceCIDRs are followed with the shipped RBAC rules.
+// Services, EndpointSlices and ServiceCIDRs are read with the shipped RBAC rules.
 func TestKubeServices(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)

@@ -66,7 +66,7 @@ func TestServices(t *testing.T) {
 	}
 	taken(t, d) // once is enough
 
-	// A slice that changes hands concerns both Services.
+	// A slice that moves to another Service concerns both Services.
 	write(t, dir, "slice.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
 		"metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: other}}\naddressType: IPv4\nendpoints: []\n")
 	d.Refresh()
@@ -74,7 +74,7 @@ func TestServices(t *testing.T) {
 	if _, endpoints, _ := d.Services().Service("shop/web"); len(endpoints) > 0 {
 		t.Errorf("web keeps the endpoints %v", endpoints)
 	}
-	// One that becomes headless or of type ExternalName has no ClusterIPs any more.
+	// One that becomes headless or of type ExternalName no longer has ClusterIPs.
 	for _, spec := range []string{"{clusterIP: None}", "{type: ExternalName, externalName: example.com}"} {
 		write(t, dir, "web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: "+spec+"\n")
 		d.Refresh()
@@ -101,7 +101,7 @@ func taken(t *testing.T, d *Directory, want ...string) {
 	}
 }
 
-// Until both kinds have been read, no Service has no endpoints: it is not known which it has.
+// Until both kinds have been read, no Service counts as having no endpoints: they are not known.
 func TestServicesAreUnknownAtFirst(t *testing.T) {
 	s := newServices()
 	s.putService("default/web", nil, &Service{Name: "web"}, true)

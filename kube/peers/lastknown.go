@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// form is that of the file that this version writes, and the only one that it reads.
+// form is the file format that this version writes, and the only one that it reads.
 const form = 1
 
-// lastKnown is the file of what was handed on last, read only by an agent that starts while the API server is
+// lastKnown is the file of what was passed on last, read only by an agent that starts while the API server is
 // unreachable.
 type lastKnown struct {
 	path, node string
@@ -44,14 +44,14 @@ func (f lastKnown) read() (map[feed.Key]any, time.Time, error) {
 	}
 	var c content
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // a policy that is read in part would be another one
+	d.DisallowUnknownFields() // a policy that is read in part would be a different one
 	switch err := d.Decode(&c); {
 	case err != nil:
 		return nil, time.Time{}, fmt.Errorf("%s: %w", f.path, err)
 	case c.Form != form:
-		return nil, time.Time{}, fmt.Errorf("%s is of form %d, and this version reads form %d", f.path, c.Form, form)
+		return nil, time.Time{}, fmt.Errorf("%s has format %d, and this version reads format %d", f.path, c.Form, form)
 	case c.Node != f.node:
-		return nil, time.Time{}, fmt.Errorf("%s is of node %q, and this is %q", f.path, c.Node, f.node)
+		return nil, time.Time{}, fmt.Errorf("%s belongs to node %q, and this is %q", f.path, c.Node, f.node)
 	case slices.Contains(c.Pods, nil):
 		return nil, time.Time{}, fmt.Errorf("%s has a Pod that is null", f.path)
 	}

@@ -5,16 +5,16 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// mostNamespaces is how many namespaces are watched each by itself. Of more, all Pods of the cluster are: a watch costs
-// the API server memory, also if nothing happens in it.
+// mostNamespaces is how many namespaces are watched individually. If more are needed, all Pods of the cluster are
+// watched: each watch costs the API server memory, even if nothing happens in it.
 const mostNamespaces = 50
 
-// needed are namespaces whose Pods the policies that apply to Pods of this node can be about.
+// needed are the namespaces whose Pods the policies that apply to Pods of this node can refer to.
 type needed struct {
-	// read are those whose Pods are read, each by itself; all of them if everywhere is in it.
+	// read are those whose Pods are read individually; all namespaces if everywhere is in it.
 	read map[string]bool
-	// strict are those that rules name which deny or pass; all of them if everywhere is in it. Without a Pod such a rule
-	// takes less, and so what was closed may be open; a rule that accepts opens less then.
+	// strict are those that rules which deny or pass refer to; all namespaces if everywhere is in it. Without a Pod such a
+	// rule matches less, so what was closed may be open; a rule that accepts then opens less.
 	strict map[string]bool
 }
 
@@ -73,7 +73,7 @@ func has(s policy.Subjects, name string, namespaces map[string]policy.Namespace)
 	return s.Namespaces.Matches(namespaces[name].Labels)
 }
 
-// addPeers adds the namespaces whose Pods the rules of p can be about. A rule that names a port is also about the Pods
+// addPeers adds the namespaces whose Pods the rules of p can refer to. A rule with a named port also refers to the Pods
 // that have it, wherever its networks are.
 func addPeers(to needed, p policy.Policy, namespaces map[string]policy.Namespace) {
 	for d, rules := range p.Rules {

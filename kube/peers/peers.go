@@ -1,9 +1,9 @@
-// Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be
-// about: those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for
-// them, or allowed connections would be cut, and denied ones let through. It writes nothing to the API server.
+// Package peers passes on what policies depend on, and reads the Pods that the policies of this node's Pods can refer
+// to: those of the namespaces that their rules select, and no others. Changes that need Pods that have not been read
+// wait for them; otherwise allowed connections would be cut, and denied ones let through. It writes nothing to the API
+// server.
 //
-// It owns one file on the node: what it has handed on last, for an agent that starts while the API server is
-// unreachable.
+// It owns one file on the node: what it passed on last, for an agent that starts while the API server is unreachable.
 package peers
 
 import (
@@ -26,11 +26,11 @@ import (
 // Name names the Pods that are read here in messages and metrics.
 const Name = "peers"
 
-// patience is how long a change waits for Pods that rules accept. After that it is handed on without them, and these
-// rules accept less until they are read. For Pods that rules deny or pass it waits until they are read.
+// patience is how long a change waits for Pods that rules accept. After that it is passed on without them, and these
+// rules accept less until they are read. For Pods that rules deny or pass, it waits until they are read.
 const patience = 3 * time.Second
 
-// Peers hands objects on from one feed to another. Run does; the other methods may be called by any goroutine.
+// Peers passes objects on from one feed to another, in Run; the other methods may be called by any goroutine.
 type Peers struct {
 	in, out *feed.Objects
 	server  *follow.Server
@@ -52,29 +52,29 @@ type Peers struct {
 	handed
 }
 
-// handed is what was handed on, and by whom Pods are read.
+// handed is what was passed on, and the readers of Pods.
 type handed struct {
 	given   map[feed.Key]any
-	opened  bool               // all was read once
-	unsaved bool               // the file has not what is handed on of this node, or of policies
-	stale   bool               // nor of Pods of other nodes
+	opened  bool               // everything has been read once
+	unsaved bool               // the file lacks changes of this node or of policies
+	stale   bool               // or of Pods of other nodes
 	failing string             // why the file could not be written last
 	saved   time.Time          // when all was saved last
 	size    int                // of the file, in bytes
 	local   map[string]any     // Pods of this node
-	old     map[feed.Key]any   // what the file had, until all is read
+	old     map[feed.Key]any   // what the file had, until everything is read
 	readers map[string]*reader // by namespace
 }
 
-// batch is changes that wait for the Pods that they need.
+// batch are changes that wait for the Pods that they need.
 type batch struct {
 	changed map[feed.Key]any
 	since   time.Time // when the first was handed over
 	late    bool      // it is logged that some wait longer than patience
 }
 
-// New returns what hands on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of other
-// nodes come from the server. file is what is read if that is unreachable at the start.
+// New returns Peers that pass on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of
+// other nodes come from the server. file is read if that is unreachable at the start.
 func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, node, file string,
 	log logr.Logger) *Peers {
 	return &Peers{in: in, out: feed.New(), server: server, pods: pods, node: node, file: lastKnown{file, node}, log: log,
@@ -82,10 +82,10 @@ func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, 
 		handed: handed{given: map[feed.Key]any{}, local: map[string]any{}, readers: map[string]*reader{}}}
 }
 
-// Objects are those that are handed on.
+// Objects returns the objects that are passed on.
 func (p *Peers) Objects() *feed.Objects { return p.out }
 
-// Run hands objects on until ctx ends.
+// Run passes objects on until ctx ends.
 func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
 	defer p.running.Wait()
 	p.every = every
@@ -116,7 +116,7 @@ func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
 	}
 }
 
-// take takes what has changed into the batch. It reports whether all was read.
+// take adds the changes to the batch. It reports whether everything has been read.
 func (p *Peers) take() bool {
 	changed, since, known := p.in.Take()
 	if !known {
@@ -136,7 +136,7 @@ func (p *Peers) take() bool {
 	return true
 }
 
-// pass hands the batch on if the Pods that it needs are read. It reports whether it waits for them.
+// pass passes the batch on if the Pods that it needs have been read. It reports whether it waits for them.
 func (p *Peers) pass(ctx context.Context) (waits bool) {
 	wanted := need(p.known)
 	p.mu.Lock()
@@ -181,7 +181,7 @@ func put[K comparable](in map[K]any, key K, v any) {
 	}
 }
 
-// first takes the place of what the file had. p.mu is held.
+// first replaces what the file had. p.mu is held.
 func (p *Peers) first(next map[feed.Key]any) {
 	p.opened = true
 	for key := range p.old {
@@ -196,7 +196,7 @@ func (p *Peers) first(next map[feed.Key]any) {
 }
 
 // restricts reports whether there are changes of policies, or of labels that these select by. They are saved before
-// they are enforced: whoever starts from the file opens nothing that was closed. p.mu is held.
+// they are enforced: an agent that starts from the file opens nothing that was closed. p.mu is held.
 func (p *Peers) restricts(changed map[feed.Key]any) bool {
 	for key, v := range changed {
 		before, had := p.given[key]
@@ -211,23 +211,23 @@ func (p *Peers) restricts(changed map[feed.Key]any) bool {
 	return false
 }
 
-// open says that all objects are handed on.
+// open notes that all objects have been passed on.
 func (p *Peers) open() {
 	for _, kind := range []string{feed.NetworkPolicy, feed.ClusterNetworkPolicy, feed.Pod, feed.Namespace, feed.Node} {
 		p.out.Whole(kind)
 	}
 }
 
-// give adds what an object has become, nil if it is gone, to what is handed on next, unless that is known. The caller
-// hands that on, all at once, before p.mu is released: a policy that takes the place of another leaves no moment
-// without both. p.mu is held.
+// give adds the new state of an object, nil if it is gone, to what is passed on next, unless that is known. The caller
+// passes all of it on at once, before p.mu is released: when one policy replaces another, one of them is always in
+// effect. p.mu is held.
 func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
 	before, had := p.given[key]
 	switch {
 	case v == nil && !had:
 		return
 	case had && v != nil && reflect.DeepEqual(before, v):
-		p.given[key] = v // which its reader has, too
+		p.given[key] = v // the same value as its reader's
 		return
 	}
 	if pod, is := either(v, before).(*policy.Pod); is && !pod.Local {
@@ -247,7 +247,7 @@ func either(v, before any) any {
 	return v
 }
 
-// takeLastKnown hands on what the file has, unless the API server has answered.
+// takeLastKnown passes on what the file has, unless the API server has answered.
 func (p *Peers) takeLastKnown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +256,7 @@ func (p *Peers) takeLastKnown() {
 	}
 	old, written, err := p.file.read()
 	if err != nil {
-		p.log.Info("what policies depend on is not known until the API server answers: nothing usable is saved of it",
+		p.log.Info("the inputs of policies are not known until the API server answers: no usable copy is saved",
 			"path", p.file.path, "reason", err.Error())
 		return
 	}
@@ -275,8 +275,8 @@ func (p *Peers) takeLastKnown() {
 	p.open()
 }
 
-// save saves what is handed on, if it has changed: of other nodes' Pods only this long after it was last, for each
-// megabyte of the file that has begun.
+// save saves what is passed on, if it has changed; changes of other nodes' Pods only after peersAfter since the last
+// save, for each megabyte or part of one in the file.
 func (p *Peers) save(peersAfter time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,7 +286,7 @@ func (p *Peers) save(peersAfter time.Duration) {
 	}
 }
 
-// saveAll saves what is handed on. What fails is tried again. p.mu is held.
+// saveAll saves what is passed on. A failure is retried. p.mu is held.
 func (p *Peers) saveAll() {
 	if p.write(p.given) {
 		p.unsaved, p.stale, p.saved = false, false, time.Now()
@@ -302,7 +302,7 @@ func (p *Peers) write(objects map[feed.Key]any) (ok bool) {
 		p.size = n
 	}
 	if reason != p.failing && err != nil {
-		p.log.Error(err, "saving policies for a start without the API server failed, trying again", "path", p.file.path)
+		p.log.Error(err, "saving policies for a start without the API server failed, will retry", "path", p.file.path)
 	}
 	p.failing = reason
 	return err == nil

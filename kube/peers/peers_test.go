@@ -133,12 +133,12 @@ func TestLastKnownIsWhatWas(t *testing.T) {
 	}
 }
 
-// A file that is damaged, of another version or of another node is none, and says why.
+// A file that is damaged, of another version or of another node is not used, and the error says why.
 func TestLastKnownIsNotUsed(t *testing.T) {
 	f := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
 	for content, why := range map[string]string{
 		`{"Form":1,"Node":"me","Policies":[{"Kind":"NetworkPolicy"`:      "unexpected EOF",
-		`{"Form":2,"Node":"me"}`:                                         "form 2",
+		`{"Form":2,"Node":"me"}`:                                         "format 2",
 		`{"Form":1,"Node":"other"}`:                                      `node "other"`,
 		`{"Form":1,"Node":"me","Policies":[{"Kind":"N","New":1}]}`:       "unknown field",
 		`{"Form":1,"Node":"me","Pods":[{"Addrs":["10.0.0.256"]}]}`:       "ParseAddr",
@@ -153,7 +153,7 @@ func TestLastKnownIsNotUsed(t *testing.T) {
 	}
 }
 
-// Equal labels are held once, and those of Pods that are gone not for ever.
+// Equal sets of labels are stored once, and those of deleted Pods not for ever.
 func TestLabelSetsAreShared(t *testing.T) {
 	s := labelSets{}
 	first := s.one(map[string]string{"app": "web", "tier": "front"})
@@ -172,7 +172,7 @@ func TestLabelSetsAreShared(t *testing.T) {
 	}
 }
 
-// What was saved is handed on where the API server has not answered, and not where it has.
+// What was saved is passed on if the API server has not answered, and not if it has.
 func TestLastKnownIsForUnansweredStarts(t *testing.T) {
 	file := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
 	if _, err := file.write(world(t, "own")); err != nil {
@@ -189,7 +189,7 @@ func TestLastKnownIsForUnansweredStarts(t *testing.T) {
 	}
 }
 
-// What could not be saved, as the disk was full, is saved when there is room.
+// What could not be saved because the disk was full is saved once there is space.
 func TestSavingIsTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
@@ -213,7 +213,7 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Before policies are enforced, or labels by which they select, they are saved. Pods that come and go need no save.
+// Policies, and labels by which they select, are saved before they are enforced. Pods that come and go need no save.
 func TestWhatIsSavedFirst(t *testing.T) {
 	pod, space, node := feed.Key{Kind: feed.Pod, Name: "shop/web"}, feed.Key{Kind: feed.Namespace, Name: "shop"},
 		feed.Key{Kind: feed.Node, Name: "n"}
@@ -248,8 +248,7 @@ func TestWhatIsSavedFirst(t *testing.T) {
 	}
 }
 
-// Nothing takes that a policy is gone without the one that has come in its place: a batch is one
-// change.
+// No receiver gets the removal of a policy without its replacement: a batch is one change.
 func TestBatchIsOneChange(t *testing.T) {
 	in := feed.New()
 	p := New(in, nil, nil, "me", filepath.Join(t.TempDir(), "last.json"), logr.Discard())

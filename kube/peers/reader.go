@@ -21,10 +21,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// everywhere is instead of a namespace: all of them.
+// everywhere stands for all namespaces.
 const everywhere = metav1.NamespaceAll
 
-// Pods is how the whole Pods of a namespace, or of all, are read that fields select.
+// Pods returns how to read the whole Pods of a namespace, or of all, that the field selector selects.
 func Pods(from corev1client.PodsGetter, namespace string, selector fields.Selector) follow.Resource {
 	pods := from.Pods(namespace)
 	return follow.Resource{Name: Name, Of: &corev1.Pod{},
@@ -44,7 +44,7 @@ type reader struct {
 	*follow.Follower
 	pods *follow.Kind[*policy.Pod]
 	stop context.CancelFunc
-	// began: changes wait for it until patience after that.
+	// began is when it began: changes wait for it until patience after that.
 	began time.Time
 }
 
@@ -80,10 +80,11 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 	return r
 }
 
-// labelSets has labels that are equal once, by their text: those of a ReplicaSet's Pods are.
+// labelSets has equal sets of labels only once, by their text: those of a ReplicaSet's Pods are equal.
 type labelSets map[string]map[string]string
 
-// most is how many different labels a reader keeps before it forgets all: those of Pods that are gone shall not stay.
+// most is how many different sets of labels a reader keeps before it drops all, so that those of deleted Pods do not
+// stay.
 const most = 128
 
 // one returns labels that are equal to these.
@@ -99,8 +100,8 @@ func (s labelSets) one(of map[string]string) map[string]string {
 	return of
 }
 
-// ready starts the readers that are missing, and reports whether all that are wanted have read all. After the first
-// time it waits for none longer than patience: see divide. p.mu is held.
+// ready starts the missing readers, and reports whether all wanted ones have read everything. After the first time it
+// waits for none longer than patience: see divide. p.mu is held.
 func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 	all := true
 	for namespace := range wanted {
@@ -115,7 +116,7 @@ func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 	return all
 }
 
-// leave ends the readers that are not wanted any more, once all those that are have read all: the Pods of one stay
+// leave ends the readers that are no longer wanted, once all wanted ones have read everything: the Pods of one stay
 // until another has them. p.mu is held.
 func (p *Peers) leave(next map[feed.Key]any, wanted map[string]bool) {
 	for namespace := range wanted {
@@ -137,7 +138,7 @@ func (p *Peers) leave(next map[feed.Key]any, wanted map[string]bool) {
 	}
 }
 
-// refresh gives what a Pod is now, by who reads it. p.mu is held.
+// refresh passes on the present state of a Pod, from its reader. p.mu is held.
 func (p *Peers) refresh(next map[feed.Key]any, name string) {
 	key := feed.Key{Kind: feed.Pod, Name: name}
 	v := p.local[name]
@@ -150,8 +151,8 @@ func (p *Peers) refresh(next map[feed.Key]any, name string) {
 	p.give(next, key, v)
 }
 
-// peer is a Pod of another node; nil if there is none. While one reader takes the place of another, the narrower one is
-// asked first.
+// peer is a Pod of another node; nil if there is none. While one reader replaces another, the narrower one takes
+// precedence.
 func (p *Peers) peer(name string) any {
 	own, _, _ := strings.Cut(name, "/")
 	for _, namespace := range []string{own, everywhere} {
@@ -164,8 +165,8 @@ func (p *Peers) peer(name string) any {
 	return nil
 }
 
-// State returns what of the Pods cannot be read, and a reason that is equal for errors that mean the same; or nothing
-// and nil.
+// State returns which Pods cannot be read, and a reason that is equal for errors that mean the same; or nothing and
+// nil.
 func (p *Peers) State() (reason string, trouble error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

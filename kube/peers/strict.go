@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/feed"
 )
 
-// divide returns what of the batch is handed on now, and what waits for Pods that rules deny or pass. Where it suffices
-// that new Pods of this node wait, which are closed until then, nothing else does. p.mu is held.
+// divide returns the part of the batch that is passed on now, and the part that waits for Pods that rules deny or pass.
+// If it suffices that new Pods of this node wait, which are closed until then, nothing else waits. p.mu is held.
 func (p *Peers) divide(wanted needed) (now, later map[feed.Key]any) {
 	unread := p.unread(wanted)
 	if len(unread) == 0 {
@@ -26,15 +26,15 @@ func (p *Peers) divide(wanted needed) (now, later map[feed.Key]any) {
 		now, later = map[feed.Key]any{}, p.waiting.changed
 	}
 	if !p.waiting.late {
-		p.log.Info("new pods stay closed, or changes of policies wait, until pods of other nodes are read that rules deny or pass",
+		p.log.Info("new pods stay closed, or policy changes wait, until the pods of other nodes that rules deny or pass are read",
 			"changes", len(later), "namespaces", len(unread), "first", cmp.Or(unread[0], "*"))
 	}
 	p.waiting.late = true
 	return now, later
 }
 
-// closed are the new Pods of this node in the batch that rules apply to which deny or pass Pods that are not read. p.mu
-// is held.
+// closed are the new Pods of this node in the batch to which rules apply that deny or pass Pods that have not been
+// read. p.mu is held.
 func (p *Peers) closed() map[feed.Key]any {
 	out, alone := map[feed.Key]any{}, maps.Clone(p.known)
 	maps.DeleteFunc(alone, func(key feed.Key, _ any) bool { return key.Kind == feed.Pod })
@@ -51,7 +51,7 @@ func (p *Peers) closed() map[feed.Key]any {
 	return out
 }
 
-// unread are the namespaces, sorted, whose Pods rules deny or pass and no reader has read yet. p.mu is held.
+// unread are the namespaces, sorted, whose Pods rules deny or pass and that no reader has read yet. p.mu is held.
 func (p *Peers) unread(n needed) (out []string) {
 	for namespace := range n.strict {
 		own, all := p.readers[namespace], p.readers[everywhere]

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// silent is Peers whose API server answers nothing, and a compiler of what they hand on.
+// silent is Peers whose API server does not answer, and a compiler of what they pass on.
 type silent struct {
 	*Peers
 	t     *testing.T
@@ -28,7 +28,7 @@ type silent struct {
 	seen  map[feed.Key]any
 }
 
-// newSilent returns Peers that have handed on objects, whose rules need no Pods of other nodes.
+// newSilent returns Peers that have passed on objects whose rules need no Pods of other nodes.
 func newSilent(t *testing.T, objects map[feed.Key]any) *silent {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -44,7 +44,7 @@ func newSilent(t *testing.T, objects map[feed.Key]any) *silent {
 	return s
 }
 
-// hand hands on what has changed, as far as it does not wait.
+// hand passes on the changes that do not have to wait.
 func (s *silent) hand() (waits bool) {
 	s.take()
 	waits = s.pass(s.ctx)
@@ -66,7 +66,7 @@ func (s *silent) hand() (waits bool) {
 	return waits
 }
 
-// change changes objects, and lets the time pass that changes wait for Pods.
+// change changes objects, and lets the time pass for which changes wait for Pods.
 func (s *silent) change(changed map[feed.Key]any) {
 	s.t.Helper()
 	s.in.PutAll(changed, time.Now())
@@ -79,7 +79,7 @@ func (s *silent) change(changed map[feed.Key]any) {
 	s.hand()
 }
 
-// far is the Pod of another node that is not read.
+// far is the Pod of another node that has not been read.
 var far = corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "far", Name: "client", Labels: map[string]string{"app": "c"}},
 	Status: corev1.PodStatus{PodIP: "10.0.9.9"}}
 
@@ -90,7 +90,7 @@ func (s *silent) open(d policy.Direction) bool {
 	return known && v.Verdict == policy.Accept
 }
 
-// read has the readers report all Pods.
+// read makes the readers report all Pods.
 func (s *silent) read() {
 	for _, r := range s.readers {
 		pod := far
@@ -110,7 +110,7 @@ func without(objects map[feed.Key]any, key feed.Key) map[feed.Key]any {
 	return out
 }
 
-// A new Pod is closed until the Pods are read that a rule denies it, however long that takes. Others do not wait.
+// A new Pod is closed until the Pods that a rule denies for it are read, however long that takes. Others do not wait.
 func TestNewPodWaitsForWhatIsDenied(t *testing.T) {
 	all := world(t, "cluster")
 	web := feed.Key{Kind: feed.Pod, Name: "shop/web"}
@@ -136,7 +136,7 @@ func TestNewPodWaitsForWhatIsDenied(t *testing.T) {
 	}
 }
 
-// A policy takes the place of another when the Pods are read that it denies, or leaves to the next tier.
+// A policy replaces another once the Pods that it denies, or leaves to the next tier, have been read.
 func TestPolicyWaitsForWhatIsNotAccepted(t *testing.T) {
 	for name, d := range map[string]policy.Direction{"cluster": policy.Ingress, "pass": policy.Egress} {
 		all := world(t, "isolated", name)
@@ -156,7 +156,7 @@ func TestPolicyWaitsForWhatIsNotAccepted(t *testing.T) {
 	}
 }
 
-// Rules that accept are handed on after a while without the Pods that they name: they accept less.
+// Rules that accept are passed on after a while without the Pods that they select: they accept less.
 func TestWhatAcceptsDoesNotWaitForEver(t *testing.T) {
 	all := world(t, "by label")
 	web := feed.Key{Kind: feed.Pod, Name: "shop/web"}

@@ -18,11 +18,11 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// statusAnnotation has what each interface of a pod got, by the network plumbing group's specification.
+// statusAnnotation lists each interface of a pod with its addresses, as the network plumbing group specifies.
 const statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 
-// world is what the API server says: Pods and StatefulSets by "NAMESPACE/NAME", Nodes by name, and of
-// NetworkAttachmentDefinitions the names of their networks by "NAMESPACE/NAME".
+// world is the state in the API server: Pods and StatefulSets by "NAMESPACE/NAME", Nodes by name, and the names of
+// NetworkAttachmentDefinitions' networks by "NAMESPACE/NAME".
 type world struct {
 	pods     map[string]*corev1.Pod
 	sets     map[string]*appsv1.StatefulSet
@@ -32,7 +32,7 @@ type world struct {
 	main string
 }
 
-// claim is the allocation that stands for an entry of a pool, or an error that says what can't be proved.
+// claim is the allocation for an entry of a pool, or an error that says what cannot be verified.
 func (w world) claim(p pool.Pool, e Entry) (api.IPAllocation, error) {
 	addr, err := netip.ParseAddr(e.IPAddress)
 	if err != nil {
@@ -46,7 +46,7 @@ func (w world) claim(p pool.Pool, e Entry) (api.IPAllocation, error) {
 	switch {
 	case e.Owner.Pod != nil:
 		err = w.pod(&a.Spec, addr, *e.Owner.Pod)
-		if err != nil && e.Owner.StatefulSet != nil { // it may be kept all the same
+		if err != nil && e.Owner.StatefulSet != nil { // the address may be reserved nevertheless
 			if w.reserved(&a.Spec, addr, *e.Owner.StatefulSet) == nil {
 				err = nil
 			}
@@ -59,12 +59,12 @@ func (w world) claim(p pool.Pool, e Entry) (api.IPAllocation, error) {
 	return a, err
 }
 
-// pod fills in that a pod has the address.
+// pod fills in the pod that has the address.
 func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 	p := w.pods[o.Namespace+"/"+o.Name]
 	switch {
 	case p == nil:
-		return errors.New("the Pod does not exist any more")
+		return errors.New("the Pod no longer exists")
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return errors.New("the Pod has finished")
 	case p.Spec.NodeName == "":
@@ -82,7 +82,7 @@ func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 	} else {
 		network, has := interfaceOf(p, o.IFName)
 		if !slices.Contains(has, addr) {
-			return fmt.Errorf("the Pod's annotation %s does not say that its interface %s has it, but %s", statusAnnotation,
+			return fmt.Errorf("the Pod's annotation %s does not list it for interface %s, but %s", statusAnnotation,
 				o.IFName, list(has))
 		}
 		owner.IfName, owner.IPAMOnly, owner.Network = o.IFName, true, w.network(p.Namespace, network)
@@ -91,11 +91,11 @@ func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 	return nil
 }
 
-// reserved fills in that the address is kept for a pod of a StatefulSet.
+// reserved fills in the StatefulSet for whose pod the address is reserved.
 func (w world) reserved(s *api.IPAllocationSpec, addr netip.Addr, o StatefulSetOwner) error {
 	set := w.sets[o.Namespace+"/"+o.Name]
 	if set == nil {
-		return fmt.Errorf("the StatefulSet %s/%s does not exist any more", o.Namespace, o.Name)
+		return fmt.Errorf("the StatefulSet %s/%s no longer exists", o.Namespace, o.Name)
 	}
 	first, replicas := 0, 1
 	if set.Spec.Ordinals != nil {
@@ -105,7 +105,7 @@ func (w world) reserved(s *api.IPAllocationSpec, addr netip.Addr, o StatefulSetO
 		replicas = int(*set.Spec.Replicas)
 	}
 	if o.Index < first || o.Index >= first+replicas {
-		return fmt.Errorf("the StatefulSet has no pod of ordinal %d: it was scaled to %d", o.Index, replicas)
+		return fmt.Errorf("the StatefulSet has no pod with ordinal %d: it was scaled to %d", o.Index, replicas)
 	}
 	if p := w.pods[fmt.Sprintf("%s/%s-%d", o.Namespace, o.Name, o.Index)]; p != nil {
 		for _, has := range podAddrs(p) {
@@ -120,7 +120,7 @@ func (w world) reserved(s *api.IPAllocationSpec, addr netip.Addr, o StatefulSetO
 	return nil
 }
 
-// reservationOf is that of a pod of a StatefulSet: it keeps its address.
+// reservationOf is the reservation of a StatefulSet's pod, which keeps its address.
 func (w world) reservationOf(p *corev1.Pod) *api.AllocationReservation {
 	by := metav1.GetControllerOf(p)
 	if by == nil || by.Kind != api.KindStatefulSet {
@@ -135,7 +135,7 @@ func (w world) reservationOf(p *corev1.Pod) *api.AllocationReservation {
 		UID: string(by.UID), Ordinal: ordinal}
 }
 
-// bootOf is the boot that a node is in, if its kubelet says so now: pods of another one are gone.
+// bootOf is a node's boot ID, if its kubelet reports now: pods of another boot are gone.
 func bootOf(n *corev1.Node) string {
 	if n == nil {
 		return ""
@@ -157,7 +157,7 @@ func podAddrs(p *corev1.Pod) (out []netip.Addr) {
 	return out
 }
 
-// interfaceOf is what the annotation says of one interface of a pod.
+// interfaceOf is what the annotation says about one interface of a pod.
 func interfaceOf(p *corev1.Pod, name string) (network string, addrs []netip.Addr) {
 	var all []struct {
 		Name, Interface string
@@ -180,7 +180,7 @@ func interfaceOf(p *corev1.Pod, name string) (network string, addrs []netip.Addr
 	return "", nil
 }
 
-// network is the name in the configuration of an attachment, which a CNI call then has; without one it is that of the
+// network is the name in an attachment's configuration, which CNI calls then carry; without one it is the name of the
 // NetworkAttachmentDefinition.
 func (w world) network(namespace, attachment string) string {
 	if !strings.Contains(attachment, "/") {
@@ -192,7 +192,7 @@ func (w world) network(namespace, attachment string) string {
 	return attachment[strings.IndexByte(attachment, '/')+1:]
 }
 
-// list names addresses for people.
+// list is addresses as text.
 func list(addrs []netip.Addr) string {
 	if len(addrs) == 0 {
 		return "none"

@@ -1,9 +1,9 @@
-// Package antrea imports Antrea's allocations: status.ipAddresses of its IPPools become IPAllocations. It changes
-// nothing of Antrea's. What it creates are allocations like all others; existing ones are recognised by name and
+// Package antrea imports Antrea's allocations: status.ipAddresses of its IPPools become IPAllocations. It does not
+// change Antrea's data. What it creates are allocations like all others; existing ones are recognised by name and
 // owner, so it may be run again at any time.
 //
-// Only what can be verified is imported: the Pod of the entry exists, by a live read, and has the address, or the
-// StatefulSet exists for whose pod it is reserved.
+// Only what can be verified is imported: the entry's Pod exists, by a live read, and has the address, or the address is
+// reserved for a pod of a StatefulSet that exists.
 package antrea
 
 import (
@@ -22,7 +22,7 @@ type Entry struct {
 	Owner Owner  `json:"owner"`
 }
 
-// Owner has Pod where one has the address now, and StatefulSet where it is kept for one of its pods.
+// Owner has Pod if one has the address now, and StatefulSet if the address is kept for one of its pods.
 type Owner struct {
 	Pod         *PodOwner         `json:"pod,omitempty"`
 	StatefulSet *StatefulSetOwner `json:"statefulSet,omitempty"`
@@ -43,7 +43,7 @@ type StatefulSetOwner struct {
 	Index     int    `json:"index"`
 }
 
-// String names the owner for people.
+// String is the owner as text.
 func (o Owner) String() string {
 	switch {
 	case o.Pod != nil && o.Pod.IFName != "":
@@ -56,7 +56,7 @@ func (o Owner) String() string {
 	return "no owner"
 }
 
-// entries are those of a pool. A pool that Antrea never wrote to has none.
+// entries are a pool's entries. A pool that Antrea never wrote to has none.
 func entries(p api.IPPool) ([]Entry, error) {
 	if len(p.Status.IPAddresses) == 0 {
 		return nil, nil

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// Outcome is what becomes of an entry.
+// Outcome is the outcome for an entry.
 type Outcome string
 
 // The outcomes.
@@ -32,11 +32,11 @@ const (
 	Imported Outcome = "imported"
 	// There: the same owner has the address already.
 	There Outcome = "there"
-	// Refused: it can't be verified, or the address is allocated to another owner. Nothing was done.
+	// Refused: it cannot be verified, or the address is allocated to another owner. Nothing was done.
 	Refused Outcome = "refused"
 )
 
-// Result is one entry and what becomes of it.
+// Result is one entry and its outcome.
 type Result struct {
 	Pool    string  `json:"pool"`
 	Address string  `json:"address"`
@@ -48,7 +48,7 @@ type Result struct {
 	allocation api.IPAllocation
 }
 
-// Plan says what becomes of each entry of each pool. It writes nothing. network is the name of Fairlead's own network.
+// Plan returns the outcome for each entry of each pool. It writes nothing. network is the name of Fairlead's network.
 func Plan(ctx context.Context, client *kube.Client, network string) ([]Result, error) {
 	w, err := read(ctx, client, network)
 	if err != nil {
@@ -93,7 +93,7 @@ func Plan(ctx context.Context, client *kube.Client, network string) ([]Result, e
 	return out, err
 }
 
-// beside compares with the allocations that exist, and adds this one if there is none.
+// beside compares with the existing allocations, and adds this one if there is none.
 func (r *Result) beside(held map[string]api.IPAllocation) error {
 	there, taken := held[r.allocation.Name]
 	switch {
@@ -107,7 +107,7 @@ func (r *Result) beside(held map[string]api.IPAllocation) error {
 	return nil
 }
 
-// same reports whether both allocations are of one entry.
+// same reports whether both allocations are for the same entry.
 func same(a, b api.IPAllocationSpec) bool {
 	if a.Pool != b.Pool {
 		return false
@@ -118,8 +118,8 @@ func same(a, b api.IPAllocationSpec) bool {
 	return a.Reservation != nil && b.Reservation != nil && a.Reservation.Same(*b.Reservation)
 }
 
-// Import creates the allocation of a New entry, in one write, after reading the Pod once more. It may be killed at any
-// instruction: the rest is New at the next Plan. The error is one of the API server's; a refusal is in r.
+// Import creates the allocation for a New entry, in one write, after reading the Pod once more. It may be killed at any
+// instruction: the rest is New in the next Plan. Errors are those of the API server; a refusal is in r.
 func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 	store := allocation.NewKubernetes(client.Dynamic)
 	if gone, err := r.gone(ctx, client); err != nil || gone {
@@ -147,7 +147,7 @@ func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 	return nil
 }
 
-// gone reports whether the Pod does not exist any more, and then refuses the entry.
+// gone reports whether the Pod no longer exists, and then refuses the entry.
 func (r *Result) gone(ctx context.Context, client *kube.Client) (bool, error) {
 	o := r.allocation.Spec.Owner
 	if o.PodUID == "" {
@@ -160,7 +160,7 @@ func (r *Result) gone(ctx context.Context, client *kube.Client) (bool, error) {
 	if err == nil && string(p.UID) == o.PodUID {
 		return false, nil
 	}
-	r.Outcome, r.Why = Refused, "the Pod was deleted meanwhile"
+	r.Outcome, r.Why = Refused, "the Pod was deleted in the meantime"
 	return true, nil
 }
 
@@ -190,7 +190,7 @@ func each(ctx context.Context, client *kube.Client, r schema.GroupVersionResourc
 	return nil
 }
 
-// attachments are NetworkAttachmentDefinitions, where the resource is installed.
+// attachments is the resource of NetworkAttachmentDefinitions, which may not be installed.
 func attachments() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 }
@@ -222,7 +222,7 @@ func read(ctx context.Context, client *kube.Client, network string) (world, erro
 	err = each(ctx, client, attachments(), func(u *unstructured.Unstructured) error {
 		config, _, _ := unstructured.NestedString(u.Object, "spec", "config")
 		var conf struct{ Name string }
-		if json.Unmarshal([]byte(config), &conf) == nil { // else its own name counts
+		if json.Unmarshal([]byte(config), &conf) == nil { // else the object's name counts
 			w.networks[u.GetNamespace()+"/"+u.GetName()] = conf.Name
 		}
 		return nil

@@ -1,6 +1,6 @@
-// Package takedown removes Fairlead from all nodes of a cluster: it deletes the agents, has a pod on each node run
-// "fairlead-agent uninstall", and waits until all are done. The pods are those of the DaemonSet
-// kube-system/fairlead-uninstall, derived from the agents' own, which it deletes at the end.
+// Package takedown removes Fairlead from all nodes of a cluster: it deletes the agents, runs "fairlead-agent uninstall"
+// in a pod on each node, and waits until all are done. The pods belong to the DaemonSet kube-system/fairlead-uninstall,
+// which is derived from the agents' own and deleted at the end.
 package takedown
 
 import (
@@ -30,13 +30,13 @@ const (
 	selector = "app.kubernetes.io/name=" + work
 )
 
-// held is a label that no node has: while it is in the node selector of the DaemonSet, that has no pods.
+// held is a label that no node has: while it is in the DaemonSet's node selector, the DaemonSet has no pods.
 const held = "fairlead.dev/when-agents-are-gone"
 
 // ErrNotInstalled: there is neither an agent nor an uninstallation under way.
 var ErrNotInstalled = errors.New("there is no DaemonSet kube-system/fairlead-agent: Fairlead is not installed, or its agents were already deleted. If they were deleted before the nodes were restored: apply the manifest again and repeat this, or run \"fairlead-agent uninstall\" on each node")
 
-// Node is how far one node is.
+// Node is the progress of one node.
 type Node struct {
 	Name string `json:"name"`
 	Done bool   `json:"done"`
@@ -49,15 +49,15 @@ type Options struct {
 	Client kubernetes.Interface
 	// Release, if it is set, is the Helm release that must have made the agents' DaemonSet.
 	Release string
-	// Tell gets a line for everything that is new.
+	// Tell is called with each progress message.
 	Tell func(format string, args ...any)
 }
 
 // Poll is how often the cluster is read.
 const Poll = time.Second
 
-// Run does it all, or as much as can be done until ctx ends; the error then says what is missing. It may be ended and
-// run again at any time.
+// Run does all of it, or as much as can be done until ctx ends; the error then says what is missing. It may be ended
+// and run again at any time.
 func Run(ctx context.Context, o Options) ([]Node, error) {
 	r := &run{Options: o, done: map[string]bool{}}
 	of, err := r.check(ctx)
@@ -71,13 +71,13 @@ func Run(ctx context.Context, o Options) ([]Node, error) {
 	return nodes, nil
 }
 
-// Unfinished is why not all nodes are restored after the work has begun: the next run goes on with it.
+// Unfinished is why not all nodes are restored after the work has begun: the next run resumes it.
 type Unfinished struct{ why error }
 
 func (u *Unfinished) Error() string { return u.why.Error() }
 func (u *Unfinished) Unwrap() error { return u.why }
 
-// all does what Run says, of the agents' DaemonSet, if that is there.
+// all does Run's work, after the check. of is the agents' DaemonSet; nil: it is deleted already.
 func (r *run) all(ctx context.Context, of *appsv1.DaemonSet) ([]Node, error) {
 	if of != nil {
 		if err := r.prepare(ctx, of); err != nil {
@@ -106,7 +106,7 @@ func (r *run) sets() typedappsv1.DaemonSetInterface {
 	return r.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
 }
 
-// check reads all that is read later on, and changes nothing. It returns the DaemonSet of the agents, nil if they are
+// check reads everything that is read later on, and changes nothing. It returns the agents' DaemonSet, nil if it is
 // deleted already.
 func (r *run) check(ctx context.Context) (*appsv1.DaemonSet, error) {
 	of, err := r.set(ctx, agents)
@@ -131,14 +131,14 @@ func (r *run) check(ctx context.Context) (*appsv1.DaemonSet, error) {
 		return nil, fmt.Errorf("the DaemonSet kube-system/%s does not belong to the Helm release %s: nothing was changed. If Fairlead was not installed with Helm, run fairleadctl uninstall", agents, r.Release)
 	}
 	if then != nil {
-		r.Tell("the agents are there, and so is an interrupted uninstallation: it starts from the beginning")
+		r.Tell("there are both the agents and an interrupted uninstallation: it starts from the beginning")
 	}
 	return of, nil
 }
 
-// prepare makes the DaemonSet, without pods, of that of the agents. One that is there beside the agents is of an
-// uninstallation that did not end before somebody installed Fairlead again: what its pods have done is not what this
-// one asks.
+// prepare creates the DaemonSet from that of the agents, without pods. One that exists beside the agents belongs to an
+// uninstallation that did not complete before Fairlead was installed again: what its pods have done does not count for
+// this one.
 func (r *run) prepare(ctx context.Context, of *appsv1.DaemonSet) error {
 	if err := r.remove(ctx, work, selector); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (r *run) set(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// workOf is the DaemonSet that does the work: on the nodes of the agents, whatever taints these have, with their image
-// and their directories. Where no agent was there is nothing to do.
+// workOf is the DaemonSet that does the work: on the agents' nodes, whatever their taints, with the agents' image and
+// directories. Nodes without an agent have nothing to restore.
 func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 	labels := map[string]string{"app.kubernetes.io/name": work, "app.kubernetes.io/part-of": "fairlead",
 		"app.kubernetes.io/component": "uninstall"}
@@ -175,7 +175,7 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 		spec.NodeSelector = map[string]string{}
 	}
 	spec.NodeSelector[held] = "yes"
-	// A node may have been tainted after its agent was started, and would be left out without a word.
+	// A node may have been tainted after its agent was started, and would be left out silently.
 	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	unused := []string{"config", "api-access"}
 	mounts := slices.DeleteFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool {
@@ -215,8 +215,8 @@ func (r *run) removeAgents(ctx context.Context) error {
 	return r.remove(ctx, agents, api.AgentPodSelector)
 }
 
-// remove deletes a DaemonSet and waits until its pods are gone, those of nodes excepted that do not answer: kubelet
-// can't end them.
+// remove deletes a DaemonSet and waits until its pods are gone, except on nodes that do not answer: kubelet cannot end
+// those.
 func (r *run) remove(ctx context.Context, name, selector string) error {
 	if err := r.sets().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting DaemonSet kube-system/%s: %w", name, err)
@@ -247,7 +247,7 @@ func (r *run) start(ctx context.Context) error {
 	return nil
 }
 
-// await waits until all nodes are done. When ctx ends before, the error names those that are not.
+// await waits until all nodes are done. If ctx ends first, the error names those that are not.
 func (r *run) await(ctx context.Context) (nodes []Node, err error) {
 	var undone []string
 	err = r.until(ctx, func() (bool, error) {
@@ -282,7 +282,7 @@ func (r *run) await(ctx context.Context) (nodes []Node, err error) {
 	return nodes, nil
 }
 
-// nodeOf is how far a pod is.
+// nodeOf is the progress of a pod's node.
 func nodeOf(p corev1.Pod, unready string) Node {
 	n := Node{Name: p.Spec.NodeName, Why: "its pod has not started"}
 	for _, s := range p.Status.InitContainerStatuses {
@@ -301,7 +301,7 @@ func nodeOf(p corev1.Pod, unready string) Node {
 			n.Why = strings.TrimSpace(w.Reason + " " + w.Message)
 		}
 	}
-	if p.DeletionTimestamp != nil { // of an earlier uninstallation: this one has another pod there when it is gone
+	if p.DeletionTimestamp != nil { // of an earlier uninstallation: once it is gone, this one gets another pod there
 		n.Done, n.Why = false, "its pod is being deleted"
 	}
 	if !n.Done && unready != "" {
@@ -310,7 +310,7 @@ func nodeOf(p corev1.Pod, unready string) Node {
 	return n
 }
 
-// pods are those of a selector, and why nodes are not ready.
+// pods returns the pods of a selector, and why nodes do not answer.
 func (r *run) pods(ctx context.Context, selector string) ([]corev1.Pod, map[string]string, error) {
 	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -331,7 +331,7 @@ func (r *run) pods(ctx context.Context, selector string) ([]corev1.Pod, map[stri
 	return pods.Items, unready, nil
 }
 
-// until polls until it is so, or ctx ends. Errors of the API server do not end it: the network may change meanwhile.
+// until polls until so returns true, or ctx ends. Errors of the API server do not end it: the network may change.
 func (r *run) until(ctx context.Context, so func() (bool, error)) error {
 	for {
 		ok, err := so()

@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Withdraw ends an uninstallation that did not end by itself, if Fairlead was installed again since, and reports
-// whether there was one: its pods would uninstall nodes at their next boot, and new nodes. The agents are deleted
-// before an uninstallation starts its pods, so both are there only then.
+// Withdraw ends an uninstallation that did not complete, if Fairlead was installed again since, and reports whether
+// there was one: its pods would uninstall nodes at their next boot, and new nodes. An uninstallation deletes the agents
+// before it starts its pods, so both exist only in that case.
 func Withdraw(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	r := run{Options: Options{Client: client}}
 	then, err := r.set(ctx, work)
@@ -23,7 +23,7 @@ func Withdraw(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	if err != nil || of == nil || of.DeletionTimestamp != nil {
 		return false, err
 	}
-	// One that begins anew meanwhile is another.
+	// An uninstallation that starts in the meantime is a different one.
 	same := &metav1.Preconditions{UID: &then.UID, ResourceVersion: &then.ResourceVersion}
 	err = r.sets().Delete(ctx, work, metav1.DeleteOptions{Preconditions: same})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// What a client's packets have told of its endpoint counts for as long as the Service says now, not as it said then.
-// Other Services' clients keep theirs.
+// The endpoint learned from a client's packets is valid for the Service's current timeout, not its former one. Other
+// Services' clients keep theirs.
 func TestAffinityThatChanges(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

@@ -1,32 +1,32 @@
-// Package clusterip has the flows by which Open vSwitch translates the ClusterIPs that pods send to. [Flows] is a pure
-// function from a View and [Services] to the flows that any number of Services share; [Unit] is one port of a Service.
+// Package clusterip has the flows with which Open vSwitch translates ClusterIPs for pods. [Flows] is a pure function
+// from a View and [Services] to the flows that any number of Services share; [Unit] is one port of a Service.
 //
 // # The journey of a packet
 //
-// A client's packet to a ClusterIP goes through two conntrack zones in one pass. The first knows which endpoint the
-// connection has, the second which port its client has been moved to: one below 32768. From there it is forwarded as if
-// its client had sent it to the endpoint itself, so the endpoint sees the client's own address, whatever the way there.
+// A client's packet to a ClusterIP goes through two conntrack zones in one pass. The first has the connection's
+// endpoint, the second the port to which the client was moved: one below 32768. From there it is forwarded as if the
+// client had sent it to the endpoint itself, so the endpoint sees the client's own address, on any path.
 //
-// An answer is caught where it would be delivered to the client: it is the only traffic there both ports of which are
-// below 32768, but for that of programs which bind such ports themselves. It goes back through the two zones, and on as
-// the ClusterIP's answer. So no flow knows which pods are endpoints, and all other traffic is forwarded as without
+// A reply is intercepted where it would be delivered to the client: it is the only traffic there with both ports below
+// 32768, except that of programs that bind such ports themselves. It goes back through the two zones, and on as the
+// ClusterIP's reply. So no flow needs to identify endpoint pods, and all other traffic is forwarded as without
 // Services: in two tables, without conntrack.
 //
-//	2 Service         the packet's connection is known: on. It is new: its endpoint, by a Unit. Neither: to the host
-//	5 Commit          the client's port is moved; the client that is its own endpoint gets the node's address as source
+//	2 Service         known connection: on. New connection: to an endpoint, by a Unit. Neither: to the host
+//	5 Commit          the client's port is moved; a client that is its own endpoint gets the node's address as source
 //	6 HairpinAnswer   back to the client that is its own endpoint
-//	7 Hairpin         out of the port that it came in by
-//	8 Affinity        with session affinity: which endpoint the client has had, as its last connection has told
-//	9 Endpoint        the connection goes there, if it is an endpoint still, or to any, and tells table 8 which
+//	7 Hairpin         out of its ingress port
+//	8 Affinity        with session affinity: the client's last endpoint, as learned from its last connection
+//	9 Endpoint        the connection goes there, if it still is an endpoint, or to any; table 8 learns which
 //
-// What is not translated (a port that no Service has, a Service without endpoints, ICMP, SCTP, a TCP packet of a
-// connection that is not known) goes to the host, as it would without these flows.
+// What is not translated (a port that no Service has, a Service without endpoints, ICMP, SCTP, a TCP packet of an
+// unknown connection) goes to the host, as without these flows.
 //
 // # Zones
 //
-// Routed pods share a pair of zones. Each segment of bridged pods has one of its own, since two segments may use the
-// same addresses. reg3 names the first zone of the pair, so that all clients share the groups. [Timeouts] say how soon
-// the port of an ended connection is free again.
+// Routed pods share a pair of zones. Each segment of bridged pods has its own pair, since two segments may use the same
+// addresses. reg3 holds the first zone of the pair, so all clients share the groups. [Timeouts] say how soon the port
+// of an ended connection is free again.
 package clusterip
 
 import (
@@ -47,8 +47,8 @@ const (
 	TableHairpin       = 7
 )
 
-// Priorities in table Forward, among those of package openflow: answers to and requests of routed pods come before all
-// that is for routed pods, those of bridged pods before all that is for these.
+// Priorities in table Forward, among those of package openflow: replies to and requests from routed pods come before
+// all other flows of routed pods, those of bridged pods before all other flows of bridged pods.
 const (
 	bridgedRequest = 540
 	bridgedHairpin = 538
@@ -67,17 +67,17 @@ const (
 	serviceHost     = 0
 )
 
-// learned is the cookie of what packets have added: of Fairlead, and of a Service.
+// learned is the cookie of flows that packets have added: Fairlead's, and a Service's.
 const learned = 0x666c<<48 | uint64(openflow.KindService)<<40
 
-// Conntrack zones. Zone 0 is the host's. A pair's second zone is as far from its first as another pair's.
+// Conntrack zones. Zone 0 is the host's. The distance between the two zones of a pair is the same for all pairs.
 const (
 	zoneRouted   = 0xa000
 	zoneSegments = 0x8000 // and the VLAN ID
 	zonePorts    = 0x1000 // from the first zone of a pair to the second
 )
 
-// The ports that clients are moved to: below those that Linux gives to connections (ip_local_port_range), and enough
+// The ports to which clients are moved: below those that Linux assigns to connections (ip_local_port_range), and enough
 // for all of them.
 const (
 	lastPorts = 0x8000
@@ -87,14 +87,14 @@ const (
 // IP protocols (IANA's numbers).
 const (
 	TCP = 6
-	UDP = 17 // the one whose connections have no end
+	UDP = 17 // its connections have no end
 )
 
-// Services are what all of them have in common.
+// Services are what all Services have in common.
 type Services struct {
 	// CIDRs are the ranges of ClusterIPs.
 	CIDRs []netip.Prefix
-	// HighPorts are the ports of endpoints, from 32768 on.
+	// HighPorts are endpoint ports from 32768 on.
 	HighPorts []Port
 }
 
@@ -103,16 +103,16 @@ func (s Services) Equal(t Services) bool {
 	return slices.Equal(s.CIDRs, t.CIDRs) && slices.Equal(s.HighPorts, t.HighPorts)
 }
 
-// Port is one of a protocol.
+// Port is a port of a protocol.
 type Port struct {
 	Protocol uint8 // IANA's number
 	Port     uint16
 }
 
-// High reports whether answers from p need a flow of their own.
+// High reports whether replies from p need their own flow.
 func (p Port) High() bool { return p.Port >= lastPorts }
 
-// Zones are those that destinations are translated in.
+// Zones returns the zones in which destinations are translated.
 func Zones(pods []tables.Pod) []uint16 {
 	out := []uint16{zoneRouted}
 	for _, p := range pods {
@@ -124,7 +124,7 @@ func Zones(pods []tables.Pod) []uint16 {
 	return slices.Compact(out)
 }
 
-// AllZones are those, and those that clients' ports are moved in.
+// AllZones returns those and the zones in which clients' ports are moved.
 func AllZones(pods []tables.Pod) []uint16 {
 	first := Zones(pods)
 	out := slices.Clone(first)
@@ -135,18 +135,18 @@ func AllZones(pods []tables.Pod) []uint16 {
 	return out
 }
 
-// Timeouts are how many seconds connections are to stay in the zones, by state: an ended one, which has its port all
-// the while, no longer than a late packet of it may come. With Open vSwitch's own, up to 45 s, or the kernel's, up to
+// Timeouts returns how many seconds connections stay in the zones, by state: an ended one, which keeps its port
+// meanwhile, no longer than a late packet may arrive. With Open vSwitch's defaults, up to 45 s, or the kernel's, up to
 // 120 s, a client that opens more than 640 or 240 connections a second to one endpoint would run out of ports.
 func Timeouts() map[string]int { return map[string]int{"tcp_time_wait": 5, "tcp_close": 5} }
 
-// Translated reports whether Open vSwitch translates connections of an IP protocol. What it does not is the host's.
+// Translated reports whether Open vSwitch translates connections of an IP protocol. The host handles all others.
 func Translated(protocol uint8) bool { return protocol == TCP || protocol == UDP }
 
-// pair are two zones.
+// pair is a pair of zones.
 type pair uint16
 
-// zones are those of a pod's connections.
+// zones returns the zones of a pod's connections.
 func zones(p tables.Pod) pair {
 	if !p.Bridged {
 		return zoneRouted
@@ -175,7 +175,8 @@ type family struct {
 }
 
 // Flows returns the flows that all Services share; none without the gateway port, which leads to the host. As with
-// tables.Pipeline, the order of what is in v does not matter, and of two flows with one match the first is there.
+// tables.Pipeline, the order of what is in v does not matter, and of two flows with the same match only the first is
+// returned.
 func Flows(v tables.View, s Services) []openflow.Flow {
 	if v.Gateway.Port == 0 || v.Gateway.MAC == (api.MAC{}) {
 		return nil
@@ -206,7 +207,7 @@ func (f *family) add(table uint8, priority uint16, m openflow.Match, actions ...
 		Actions: actions})
 }
 
-// own is the node's address that a client sees that is its own endpoint.
+// own returns the node's address that a client sees if it is its own endpoint.
 func (f *family) own() (netip.Addr, bool) {
 	for _, a := range slices.Concat(f.view.Gateway.Addrs, f.view.NodeAddrs) {
 		if a.Is4() == f.ipv4 {
@@ -220,7 +221,7 @@ func ctState(set, unset uint16) openflow.Bits { return openflow.Bits{Value: set,
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// service returns what packets to ClusterIPs come to when they went through conntrack.
+// service adds the flows for packets to ClusterIPs after conntrack.
 func (f *family) service() {
 	g := f.view.Gateway
 	toHost := []openflow.Action{openflow.SetEthDst(g.MAC), openflow.Output(g.Port)}
@@ -230,18 +231,18 @@ func (f *family) service() {
 			openflow.Goto(TableHairpin))
 	}
 	f.add(openflow.TableService, serviceKnown, openflow.Match{CTState: known}, openflow.Goto(openflow.TableForward))
-	// The fragments of one packet could go to different endpoints: all but the first have no ports.
+	// Fragments of one packet could go to different endpoints: only the first has ports.
 	f.add(openflow.TableService, serviceFragment, openflow.Match{CTState: fresh, Fragment: true}, toHost...)
 	f.add(openflow.TableService, serviceHost, openflow.Match{}, toHost...)
 }
 
-// segment is one of bridged pods, with its zones.
+// segment is a segment of bridged pods, with its zones.
 type segment struct {
 	openflow.Segment
 	zones pair
 }
 
-// segments are those of bridged pods, in order.
+// segments returns the segments of bridged pods, sorted.
 func (f *family) segments() []segment {
 	var out []segment
 	for _, p := range f.view.Pods {
@@ -269,7 +270,7 @@ func (f *family) answers() {
 		if cidr.Addr().Is4() != f.ipv4 {
 			continue
 		}
-		// What bridged pods send never gets to flows of this priority.
+		// Packets from bridged pods never reach flows of this priority.
 		f.answered(answer, openflow.Match{Dst: cidr}, zoneRouted)
 		if s := f.segments(); len(s) > 0 && s[0].Segment == openflow.SegmentOf(0) {
 			f.answered(nearAnswer, openflow.Match{Source: openflow.FromBridged, Segment: openflow.SegmentOf(0),
@@ -287,7 +288,7 @@ func (f *family) answers() {
 				continue
 			}
 			f.answered(answer, openflow.Match{Source: openflow.FromGateway, Dst: host(a)}, zones(p))
-			// A routed pod's answer to a VLAN passes the host first, and is caught behind it.
+			// A routed pod's reply to a VLAN passes the host first, and is intercepted after it.
 			if p.VLAN == 0 {
 				f.answered(answer, openflow.Match{Source: openflow.FromPod, Dst: host(a)}, zones(p))
 			}
@@ -295,7 +296,7 @@ func (f *family) answers() {
 	}
 }
 
-// answered adds the flows that find answers among the packets of m.
+// answered adds the flows that find replies among the packets of m.
 func (f *family) answered(priority uint16, m openflow.Match, zone pair) {
 	back := zone.through(openflow.TableForward, false)
 	m.Stage = openflow.Untouched
@@ -318,8 +319,8 @@ func (f *family) answered(priority uint16, m openflow.Match, zone pair) {
 	}
 }
 
-// lowPorts calls add for each match of answers: from low ports, or a high port that an endpoint has, to the ports that
-// clients are moved to.
+// lowPorts calls add for each match of replies: from low ports, or a high port that an endpoint has, to the ports to
+// which clients are moved.
 func (f *family) lowPorts(m openflow.Match, add func(openflow.Match)) {
 	for _, protocol := range []uint8{TCP, UDP} {
 		m.Protocol = 1 + uint16(protocol)
@@ -338,7 +339,7 @@ func (f *family) lowPorts(m openflow.Match, add func(openflow.Match)) {
 	}
 }
 
-// commits moves the ports of clients, each of which must be named: conntrack cannot be told a port without an address.
+// commits moves the ports of clients, with a flow for each client: conntrack cannot be given a port without an address.
 func (f *family) commits() {
 	own, known := f.own()
 	for _, p := range f.view.Pods {
@@ -364,7 +365,7 @@ func (f *family) commits() {
 	}
 }
 
-// hairpins are for clients that are their own endpoints: they would not take a packet from themselves.
+// hairpins adds the flows for clients that are their own endpoints: they would not accept a packet from themselves.
 func (f *family) hairpins() {
 	f.add(TableHairpin, 0, openflow.Match{}, openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(f.view.Gateway.MAC),
 		openflow.OutputInPort)
@@ -389,12 +390,12 @@ func (f *family) hairpins() {
 	}
 }
 
-// MostAffinity is as long as a client without new connections may keep its endpoint: Open vSwitch has no longer
-// timeouts.
+// MostAffinity is the longest time for which a client without new connections keeps its endpoint: Open vSwitch's
+// maximum timeout.
 const MostAffinity = 0xffff * time.Second
 
-// Unit returns the flows and buckets of one port of a Service. It has no flows without endpoints: the host refuses.
-// With affinity, a client keeps its endpoint until it has opened no connection for so long, at most MostAffinity.
+// Unit returns the flows and buckets of one port of a Service. Without endpoints it has no flows: the host rejects.
+// With affinity, a client keeps its endpoint until it has opened no connection for that time, at most MostAffinity.
 func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPort,
 	affinity time.Duration) openflow.Unit {
 	if len(endpoints) == 0 {
@@ -405,25 +406,25 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 	if to.Addr().Is4() {
 		m.EtherType = openflow.IPv4
 	}
-	if protocol == TCP { // a connection that the host has translated goes on there
+	if protocol == TCP { // a connection that the host has translated continues there
 		m.TCPFlags = openflow.Bits{Value: openflow.TCPSyn, Mask: openflow.TCPSyn | openflow.TCPAck}
 	}
 	flow := func(table uint8, m openflow.Match, actions ...openflow.Action) openflow.Flow {
 		return openflow.Flow{Kind: openflow.KindService, Table: table, Priority: openflow.UnitPriority, Match: m,
 			Actions: actions}
 	}
-	if len(endpoints) == 1 && affinity == 0 { // a group would cost a megaflow for each hash of a connection
+	if len(endpoints) == 1 && affinity == 0 { // a group would cost a megaflow for each connection hash
 		return openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, chosen(endpoints[0]))}}
 	}
 	u := openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, openflow.ToGroup(id))}}
-	// A learned flow keeps the timeout that it was made with. So it is of use only as long as packets come to it with the
-	// same, in the register that it then writes the endpoint to.
+	// A learned flow keeps its original timeout. So it matches only packets that carry the same timeout, in the register
+	// to which it then writes the endpoint.
 	timeout := uint16(min(affinity, MostAffinity) / time.Second)
 	learn := openflow.Learn{Table: openflow.TableAffinity, Priority: openflow.UnitPriority + 1, Cookie: learned,
 		Idle: timeout, Given: uint32(timeout), IPv6: to.Addr().Is6(), Protocol: protocol}
 	if affinity > 0 {
 		any := flow(openflow.TableEndpoint, m, openflow.ToGroup(id))
-		any.Priority-- // the endpoint that the client had is none any more, or it had none
+		any.Priority-- // the client's former endpoint is no longer one, or it had none
 		u.Hash = openflow.Hash{IPv6: learn.IPv6, Protocol: protocol}
 		u.Flows = []openflow.Flow{flow(openflow.TableService, m, openflow.SetEndpoint(learn.Given),
 			openflow.Resubmit(openflow.TableAffinity), openflow.Resubmit(openflow.TableEndpoint)), any}
@@ -444,7 +445,7 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 	return u
 }
 
-// bucketID is the number of one bucket more, by the rule of IDs: what others have, or is 0, is not used.
+// bucketID returns the ID for another bucket, as IDs does: 0 and the IDs of others are not used.
 func bucketID(others []openflow.Bucket, id uint32) uint32 {
 	for id == 0 || slices.ContainsFunc(others, func(b openflow.Bucket) bool { return b.ID == id }) {
 		id = (id + 1) & 0x7fffffff

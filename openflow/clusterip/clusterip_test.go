@@ -348,7 +348,7 @@ func TestAllZones(t *testing.T) {
 	}
 }
 
-// A number is free again when it is forgotten: the port that comes back has the number that a starting agent gives it.
+// A forgotten ID is free again: a port that returns has the ID that a starting agent gives it.
 func TestForgottenNumberIsFree(t *testing.T) {
 	var ids IDs
 	to := netip.MustParseAddrPort("10.96.0.10:53")

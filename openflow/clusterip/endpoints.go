@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// Endpoints are some of one family, in their order, in as little memory as they need.
+// Endpoints are endpoints of one family, in order, packed to save memory.
 type Endpoints string
 
-// Pack returns those of list, which are of one family.
+// Pack packs list, whose endpoints are of one family.
 func Pack(list []netip.AddrPort) Endpoints {
 	b := make([]byte, 0, 6*len(list))
 	for _, e := range list {
@@ -17,7 +17,7 @@ func Pack(list []netip.AddrPort) Endpoints {
 	return Endpoints(b)
 }
 
-// List returns them.
+// List unpacks the endpoints.
 func (e Endpoints) List(ipv4 bool) []netip.AddrPort {
 	size := 16
 	if ipv4 {

@@ -4,20 +4,20 @@ import (
 	"net/netip"
 )
 
-// owner is what a number is for.
+// owner is what an ID is for.
 type owner struct {
 	to       netip.AddrPort
 	protocol uint8
 }
 
-// IDs are numbers by what they are for. They are made from that, so that an agent that starts uses the ones that the
-// switch has; of two that would be equal, which is rare, the second gets the next.
+// IDs are numbers by owner. They are derived from the owner, so an agent that starts uses the ones that the switch has;
+// if two would be equal, which is rare, the second gets the next number.
 type IDs struct {
 	byID  map[uint32]owner
-	moved map[owner]uint32 // those that have not got the first that was made for them
+	moved map[owner]uint32 // those that did not get their derived number
 }
 
-// Of returns the number of a port, which has at most 31 bits and is not 0.
+// Of returns the ID of a port, which has at most 31 bits and is not 0.
 func (i *IDs) Of(to netip.AddrPort, protocol uint8) uint32 {
 	if i.byID == nil {
 		i.byID, i.moved = map[uint32]owner{}, map[owner]uint32{}
@@ -37,7 +37,7 @@ func (i *IDs) Of(to netip.AddrPort, protocol uint8) uint32 {
 	return id
 }
 
-// firstID is the number that a port gets unless another has it: FNV-1a of address, port and protocol.
+// firstID is the ID that a port gets unless another has it: FNV-1a of address, port and protocol.
 func firstID(to netip.AddrPort, protocol uint8) uint32 {
 	var b [19]byte
 	key, h := b[:0], uint32(2166136261)
@@ -54,7 +54,7 @@ func firstID(to netip.AddrPort, protocol uint8) uint32 {
 	return h & 0x7fffffff
 }
 
-// Forget lets the number of a port be used for another.
+// Forget frees the ID of a port for another.
 func (i *IDs) Forget(to netip.AddrPort, protocol uint8) {
 	delete(i.byID, i.Of(to, protocol))
 	delete(i.moved, owner{to, protocol})

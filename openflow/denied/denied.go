@@ -1,10 +1,10 @@
-// Package denied takes from the switch some of the packets that policies deny, for the agent to tell of them. Flows
-// send them to OpenFlow's controller, which is a connection of its own here, and drop them as they do without it:
-// nothing that goes wrong in this package lets a packet through.
+// Package denied receives from the switch some of the packets that policies deny, for the agent to log. Flows send them
+// to OpenFlow's controller, here a separate connection, and drop them as they do without it: no failure in this package
+// lets a packet through.
 //
-// The limit is the switch's meter of all that goes to controllers (OFPM_CONTROLLER). The datapath has it, so what is
-// above it costs as much as what is dropped unseen. No flow names that meter: flows are installed and stay also where
-// it is missing.
+// The limit is the switch's meter for packets to controllers (OFPM_CONTROLLER). The datapath enforces it, so packets
+// above it cost no more than packets dropped without it. No flow refers to that meter: flows are installed and stay
+// even if it is missing.
 package denied
 
 import (
@@ -24,7 +24,7 @@ import (
 const (
 	perSecond = 20
 	burst     = 50
-	// queue is how many packets wait for who takes them: those of a round that takes long.
+	// queue is how many packets are buffered for the receiver: enough for a long round.
 	queue = burst + 10*perSecond
 )
 
@@ -35,7 +35,7 @@ const (
 	msgMultipartReply   = 19
 	msgMeterMod         = 29
 
-	fragNXMatch    = 3 // as package openflow has it: it is the bridge's, whoever sets it
+	fragNXMatch    = 3 // as in package openflow: it applies to the whole bridge
 	multipartMeter = 10
 	meterAdd       = 0
 	meterModify    = 1
@@ -53,7 +53,7 @@ type Tap struct {
 	lost    atomic.Uint64
 }
 
-// Open connects to the management socket of a bridge, sets the limit, and takes packets from then on.
+// Open connects to the management socket of a bridge, sets the limit, and receives packets from then on.
 func Open(ctx context.Context, mgmtSocket string, log logr.Logger) (*Tap, error) {
 	conn, err := ofconn.Open(ctx, mgmtSocket, log)
 	if err != nil {
@@ -65,24 +65,24 @@ func Open(ctx context.Context, mgmtSocket string, log logr.Logger) (*Tap, error)
 		conn.Close()
 		return nil, err
 	}
-	// Without a length, the switch sends no packets to a connection that it has not made itself.
+	// Without a length, the switch sends no packets to a connection that it did not open itself.
 	if _, err := t.ask(ctx, msgSetConfig, []byte{0, fragNXMatch, 255, 255}); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("asking the switch for packets: %w", err)
+		return nil, fmt.Errorf("requesting packets from the switch: %w", err)
 	}
 	return t, nil
 }
 
-// Packets are those that were denied. What nobody takes in time is lost.
+// Packets returns the channel of denied packets. Those not received in time are lost.
 func (t *Tap) Packets() <-chan Packet { return t.packets }
 
 // Seen returns how many packets the switch has sent.
 func (t *Tap) Seen() uint64 { return t.seen.Load() }
 
-// Lost returns how many of them nobody took, or could not be read.
+// Lost returns how many of them were not received in time, or could not be decoded.
 func (t *Tap) Lost() uint64 { return t.lost.Load() }
 
-// Done is closed when the connection is over.
+// Done is closed when the connection has ended.
 func (t *Tap) Done() <-chan struct{} { return t.conn.Done() }
 
 // Close ends the connection. The limit stays.
@@ -101,7 +101,7 @@ func (t *Tap) take(m ofconn.Message) {
 	t.lost.Add(1)
 }
 
-// Limit puts the limit in place where it is not.
+// Limit sets the limit if it is missing.
 func (t *Tap) Limit(ctx context.Context) error {
 	has, err := t.meter(ctx)
 	want := wanted()
@@ -113,12 +113,12 @@ func (t *Tap) Limit(ctx context.Context) error {
 		_, err = t.ask(ctx, msgMeterMod, append(command, want...))
 	}
 	if err != nil {
-		return fmt.Errorf("limiting what the switch sends of denied packets: %w", err)
+		return fmt.Errorf("limiting the denied packets that the switch sends: %w", err)
 	}
 	return nil
 }
 
-// wanted is the meter as messages have it: flags, ID, and one band.
+// wanted returns the meter as in messages: flags, ID, and one band.
 func wanted() []byte {
 	b := []byte{0, inPackets | hasBurst}
 	b = binary.BigEndian.AppendUint32(b, controller)
@@ -128,7 +128,7 @@ func wanted() []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-// meter returns the one that the switch has, nil for none.
+// meter returns the switch's meter, nil for none.
 func (t *Tap) meter(ctx context.Context) ([]byte, error) {
 	request := binary.BigEndian.AppendUint32([]byte{0, multipartMeter, 0, 0, 0, 0, 0, 0}, controller)
 	answers, err := t.ask(ctx, msgMultipartRequest, append(request, 0, 0, 0, 0))
@@ -149,7 +149,7 @@ func (t *Tap) meter(ctx context.Context) ([]byte, error) {
 
 const errMeterMod = 12 // OFPET_METER_MOD_FAILED
 
-// refused is an error that the switch answers, and its type.
+// refused is an error reply of the switch, and its type.
 type refused struct {
 	error
 	kind uint16

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The switch hands on what it is told to drop and show, up to the limit; and the limit is put back.
+// The switch sends the packets that it drops, up to the limit; and a removed limit is restored.
 func TestSwitchShowsDeniedPackets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Packet is one that was denied.
+// Packet is a denied packet.
 type Packet struct {
-	// Table is the one that dropped it, and Judged the number of the pod that it was judged for.
+	// Table is the table that dropped it, and Judged the number of the pod for which it was judged.
 	Table    uint8
 	Judged   uint32
 	Src, Dst netip.Addr
 	Protocol uint8 // IANA's number
-	// SrcPort and DstPort are 0 where the packet has none: of other protocols, or of a fragment that is not the first.
+	// SrcPort and DstPort are 0 if the packet has none: with other protocols, or in a fragment other than the first.
 	SrcPort, DstPort uint16
 }
 
@@ -45,7 +45,7 @@ func read(b []byte) (p Packet, ok bool) {
 	return p, p.ethernet(b[after:])
 }
 
-// judged returns the register that has the number of the pod, reg9. The switch lists registers in pairs.
+// judged returns the register with the number of the pod, reg9. The switch lists registers in pairs.
 func judged(fields []byte) (pod uint32, ok bool) {
 	const pair, own = 0x8001<<8 | 4<<1, 0x0001<<8 | 9<<1
 	for len(fields) >= 4 {
@@ -65,7 +65,7 @@ func judged(fields []byte) (pod uint32, ok bool) {
 	return pod, len(fields) == 0
 }
 
-// ethernet reads a frame, which anybody may have made.
+// ethernet reads a frame, which may have been forged.
 func (p *Packet) ethernet(b []byte) bool {
 	const header, tag = 14, 4
 	if len(b) < header {

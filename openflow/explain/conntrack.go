@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What a trace has of conntrack, and of the choice between endpoints.
+// What a trace shows about conntrack and the choice of an endpoint.
 var (
 	natDst       = regexp.MustCompile(`^ct\(commit,.*nat\(dst=([^)]+)\)`)
 	natSrc       = regexp.MustCompile(`^ct\(commit,.*nat\(src=([^)]+)\)`)
@@ -18,8 +18,8 @@ var (
 	recirculated = regexp.MustCompile(`^ct\(.*recirc\(`)
 )
 
-// conntrack has words for one line of a trace, if it is about conntrack or about what follows from it; none for what
-// every such line is followed by.
+// conntrack explains one line of a trace, if it is about conntrack or its consequences; empty for what follows every
+// such line.
 func conntrack(text string) (words string, is bool) {
 	switch {
 	case strings.HasPrefix(text, "Resuming from table"), strings.HasPrefix(text, "nat(") || text == "nat",
@@ -37,13 +37,13 @@ func conntrack(text string) (words string, is bool) {
 		return "the client's address and port become " + m[1] + ": record it in conntrack", true
 	}
 	if m := natKnown.FindStringSubmatch(text); m != nil {
-		return "look it up in conntrack zone " + m[1] + ", and translate what is known", true
+		return "look it up in conntrack zone " + m[1] + ", and translate known connections", true
 	}
 	return "", false
 }
 
-// Chosen is the endpoint that a traced packet to a Service is sent to; none if the trace does not tell. It is kept if
-// the client has had it before, by session affinity.
+// Chosen returns the endpoint to which a traced packet to a Service is sent; none if the trace does not show it. It is
+// kept if the client had it before, by session affinity.
 func Chosen(trace string) (to netip.AddrPort, kept bool) {
 	for line := range strings.Lines(trace) {
 		kept = kept || affinity.MatchString(line)
@@ -55,7 +55,7 @@ func Chosen(trace string) (to netip.AddrPort, kept bool) {
 	return netip.AddrPort{}, false
 }
 
-// Zone is the first conntrack zone that a trace asks; empty: none.
+// Zone returns the first conntrack zone in a trace; empty: none.
 func Zone(trace string) string {
 	for line := range strings.Lines(trace) {
 		if m := natKnown.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
@@ -65,8 +65,8 @@ func Zone(trace string) string {
 	return ""
 }
 
-// Connections counts by endpoint those of a client to a port of a Service, in what "ovs-appctl dpctl/dump-conntrack"
-// prints. protocol is "tcp" or "udp".
+// Connections counts, by endpoint, a client's connections to a port of a Service in the output of "ovs-appctl
+// dpctl/dump-conntrack". protocol is "tcp" or "udp".
 func Connections(dump string, client netip.Addr, to netip.AddrPort, protocol string) map[netip.AddrPort]int {
 	out := map[netip.AddrPort]int{}
 	for line := range strings.Lines(dump) {

@@ -1,6 +1,5 @@
-// Package explain tells in words what Open vSwitch did with a packet. It reads
-// the output of `ovs-appctl ofproto/trace --names` on Fairlead's bridge; the
-// tables are those of package openflow.
+// Package explain describes what Open vSwitch did with a packet. It reads the output of `ovs-appctl ofproto/trace
+// --names` on Fairlead's bridge; the tables are those of package openflow.
 package explain
 
 import (
@@ -22,34 +21,33 @@ var tables = map[uint64]struct{ name, purpose string }{
 	openflow.TableService:        {"Service", "a Service's endpoint"},
 	openflow.TableForward:        {"Forward", "routing to the destination"},
 	openflow.TableOutput:         {"Output", "VLAN of the underlay"},
-	clusterip.TableCommit:        {"Commit", "another source port, by which answers are found"},
-	clusterip.TableHairpinAnswer: {"HairpinAnswer", "the answer of a client that is its own endpoint"},
+	clusterip.TableCommit:        {"Commit", "another source port, to recognise replies"},
+	clusterip.TableHairpinAnswer: {"HairpinAnswer", "the reply of a client that is its own endpoint"},
 	clusterip.TableHairpin:       {"Hairpin", "back to the client that is its own endpoint"},
-	openflow.TableAffinity:       {"Affinity", "which endpoint the client has had"},
-	openflow.TableEndpoint:       {"Endpoint", "the endpoint of a client that keeps it"},
+	openflow.TableAffinity:       {"Affinity", "the client's last endpoint"},
+	openflow.TableEndpoint:       {"Endpoint", "the endpoint that session affinity keeps"},
 }
 
-// hit is the first line of a table in a trace; noMatch the one of a table in
-// which no flow matched, optional if a flow of another table has asked for it and goes on.
+// hit is the first line of a table in a trace; noMatch that of a table in which no flow matched, optional if a flow of
+// another table has resubmitted to it and continues.
 var (
 	hit      = regexp.MustCompile(`^ *(\d+)\. (?:(.*), )?priority (\d+)(?:, cookie (0x[0-9a-f]+))?$`)
 	noMatch  = regexp.MustCompile(`^ *(\d+)\. No match\.$`)
 	optional = regexp.MustCompile(`^ {5,}\d+\. No match\.$`)
 	setTo    = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
-	// shown are the actions for a packet that is dropped, and shown to the agent, with a meter or not.
+	// shown are the actions for a packet that is dropped and sent to the agent, with or without a meter.
 	shown = regexp.MustCompile(`^(sample\(sample=100\.0%,actions\(meter\(\d+\),)?userspace\(pid=\d+,controller\([^()]*\)\)[)]*$`)
-	// larger compares the size of a frame.
+	// larger matches the comparison of a frame's size.
 	larger = regexp.MustCompile(`^check_pkt_larger\((\d+)\)`)
 	nexts  = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
 )
 
-// Trace returns one sentence for each step of a trace. names gives ports a
-// name that people know ("pod default/a" for "fl3f2…"); a port without one
-// keeps its own.
+// Trace returns one sentence for each step of a trace. names maps ports to names that people know ("pod default/a" for
+// "fl3f2…"); a port without one keeps its own.
 func Trace(trace string, names map[string]string) []string {
 	var out []string
 	bridge, inTables := "", false // bridge is empty once its first flow is seen
-	none := false                 // the line before was about a table that has no flow for the packet, and goes on
+	none := false                 // the line before was about a table without a match, and the trace continues
 	for line := range withoutLarge(trace) {
 		line = strings.TrimRight(line, "\n")
 		text := strings.TrimSpace(line)
@@ -57,7 +55,7 @@ func Trace(trace string, names map[string]string) []string {
 		none = optional.MatchString(line)
 		switch {
 		case empty(text) || had && text == "drop":
-		case text == "thaw": // what conntrack, or a hash, has interrupted
+		case text == "thaw": // resumes after conntrack or a hash
 			bridge, inTables = "", true
 		case strings.HasPrefix(text, "bridge("):
 			bridge = strings.TrimSuffix(strings.TrimPrefix(text, `bridge("`), `")`)
@@ -66,9 +64,9 @@ func Trace(trace string, names map[string]string) []string {
 		case strings.HasPrefix(text, "Datapath actions:"):
 			out = append(out, datapath(strings.TrimSpace(strings.TrimPrefix(text, "Datapath actions:"))))
 		case bridge != "":
-			// The packet may come or go on through another bridge.
+			// The packet may arrive or continue through another bridge.
 			if inTables = hasOurCookie(line) || noMatch.MatchString(line); !inTables {
-				out = append(out, "  through the bridge "+bridge+", which has no flows of Fairlead")
+				out = append(out, "  through the bridge "+bridge+", which has none of Fairlead's flows")
 			}
 			bridge = ""
 			fallthrough
@@ -81,8 +79,8 @@ func Trace(trace string, names map[string]string) []string {
 	return out
 }
 
-// withoutLarge are the lines of a trace but those about a packet that is too large for its destination: where sizes are
-// compared, a trace first has what becomes of such a packet, then of any other, each from resubmit on.
+// withoutLarge returns the lines of a trace except those about a packet that is too large for its destination: after a
+// size comparison, a trace first follows such a packet, then any other, each from resubmit on.
 func withoutLarge(trace string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		skip := 0
@@ -145,15 +143,15 @@ func title(table string) string {
 	return fmt.Sprintf("%s (%s)", t.name, t.purpose)
 }
 
-// outputTo begins the line about a port by which the packet leaves: Leaves looks for it.
+// outputTo begins the line about an output port: Leaves looks for it.
 const outputTo = "output to "
 
-// plain are actions that say no more than their name.
+// plain are actions without parameters.
 var plain = map[string]string{
 	"drop":         "drop",
 	"dec_ttl":      "route: decrement TTL",
 	"pop_vlan":     "pop the VLAN tag",
-	"resubmit(,0)": "begin again without it",
+	"resubmit(,0)": "start over without it",
 	"IN_PORT":      "output to the ingress port",
 }
 
@@ -169,7 +167,7 @@ func action(text string, names map[string]string) string {
 	case strings.HasPrefix(text, "push_vlan:"):
 		return "push a VLAN tag"
 	case text == openflow.OutputController.String():
-		return "show it to the agent, which logs what policies deny"
+		return "send it to the agent, which logs what policies deny"
 	case strings.HasPrefix(text, "move:"):
 		return "copy for the reply: " + strings.TrimPrefix(text, "move:")
 	case strings.HasPrefix(text, "output:"):
@@ -178,7 +176,7 @@ func action(text string, names map[string]string) string {
 		return "note: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
 	}
 	if m := larger.FindStringSubmatch(text); m != nil {
-		return "frames of more than " + m[1] + " bytes go through the node, which fragments or refuses them; any other:"
+		return "frames of more than " + m[1] + " bytes go through the node, which fragments or refuses them; all others:"
 	}
 	if m := nexts.FindStringSubmatch(text); m != nil {
 		return "continue in table " + m[1] + m[2]
@@ -189,7 +187,7 @@ func action(text string, names map[string]string) string {
 	return text
 }
 
-// sources are what reg0 says.
+// sources are the values of reg0.
 var sources = map[openflow.Source]string{
 	openflow.FromPod:     "a pod",
 	openflow.FromGateway: "the host",
@@ -206,7 +204,7 @@ func set(value, field string) string {
 		return "record: source is " + source
 	case field == "reg1" && n >= openflow.VLANPresent:
 		return "record: " + segment(openflow.Segment(n))
-	case field == "reg4" && 0 < n && n < 1<<16: // numbers of endpoints are larger, but for one of 32,768
+	case field == "reg4" && 0 < n && n < 1<<16: // endpoint IDs are larger, except one in 32,768
 		return fmt.Sprintf("record: session affinity of %d s", n)
 	case field == "vlan_vid" && n >= openflow.VLANPresent:
 		return fmt.Sprintf("set VLAN ID %d", n-openflow.VLANPresent)
@@ -235,16 +233,16 @@ func datapath(actions string) string {
 	case actions == "drop":
 		return "the datapath drops it"
 	case shown.MatchString(actions):
-		return "the datapath drops it, and shows it to the agent, as far as the limit allows"
+		return "the datapath drops it, and sends it to the agent, within the rate limit"
 	case byHash.MatchString(actions):
-		return "the datapath chooses the endpoint, by a hash of each connection: its part ends here"
+		return "the datapath chooses the endpoint by a hash of each connection: this part of the trace ends here"
 	case recirculated.MatchString(actions):
 		return "after conntrack:"
 	}
 	return "datapath actions: " + actions
 }
 
-// portName takes a port as ovs-appctl prints it: in quotes where it has to.
+// portName takes a port as ovs-appctl prints it: quoted if necessary.
 func portName(port string, names map[string]string) string {
 	port = strings.Trim(port, `"`)
 	if n, known := names[port]; known {
@@ -253,7 +251,7 @@ func portName(port string, names map[string]string) string {
 	return "port " + port
 }
 
-// renamePort puts the known name of the port behind in_port=.
+// renamePort replaces the port after in_port= with its known name.
 func renamePort(match string, names map[string]string) string {
 	fields := strings.Split(match, ",")
 	for i, f := range fields {
@@ -266,14 +264,14 @@ func renamePort(match string, names map[string]string) string {
 	return strings.Join(fields, ", ")
 }
 
-// Dropped reports whether the packet of a trace goes nowhere, but perhaps to the agent's log.
+// Dropped reports whether the packet of a trace is dropped, and at most sent to the agent's log.
 func Dropped(trace string) bool {
 	trace = strings.TrimSpace(trace)
 	_, actions, _ := strings.Cut(trace[strings.LastIndex(trace, "\n")+1:], "Datapath actions: ")
 	return actions == "drop" || shown.MatchString(actions)
 }
 
-// DeniedIn returns the name of the table in which policies have dropped the packet of a trace; empty if they have not.
+// DeniedIn returns the name of the table in which policies dropped the packet of a trace; empty if they did not.
 func DeniedIn(trace string) string {
 	if !Dropped(trace) {
 		return ""

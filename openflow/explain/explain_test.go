@@ -158,18 +158,18 @@ Datapath actions: hash(l4(0)),recirc(0x5)
 func TestTraceOfService(t *testing.T) {
 	want := []string{
 		"table 3 Forward (routing to the destination) flow: ip, reg0=0x1, reg2=0, nw_dst=10.96.0.0/16",
-		"  look it up in conntrack zone 45056, and translate what is known",
+		"  look it up in conntrack zone 45056, and translate known connections",
 		"after conntrack:",
 		"table 2 Service (a Service's endpoint) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
 		"  record: session affinity of 10800 s",
 		"  continue in table 8",
-		"table 8 Affinity (which endpoint the client has had) no flow matches",
+		"table 8 Affinity (the client's last endpoint) no flow matches",
 		"  continue in table 9",
-		"table 9 Endpoint (the endpoint of a client that keeps it) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
+		"table 9 Endpoint (the endpoint that session affinity keeps) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
 		"  to one of the Service's endpoints (group 62013215)",
 		"  record: the client keeps this endpoint",
 		"  the endpoint is 10.77.1.2:8080: record it in conntrack",
-		"the datapath chooses the endpoint, by a hash of each connection: its part ends here",
+		"the datapath chooses the endpoint by a hash of each connection: this part of the trace ends here",
 	}
 	if got := Trace(toService, nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -216,7 +216,7 @@ func TestTrace(t *testing.T) {
 			"  set tunnel destination 192.168.77.12",
 			"  output to the tunnel",
 			"  note: output to native tunnel",
-			"  through the bridge br-phy, which has no flows of Fairlead",
+			"  through the bridge br-phy, which has none of Fairlead's flows",
 			"datapath actions: set(ipv4(ttl=63)),tun",
 		}},
 		{toUnderlay, []string{
@@ -231,7 +231,7 @@ func TestTrace(t *testing.T) {
 			"  push a VLAN tag",
 			"  set VLAN ID 10",
 			"  output to port fairlead-up0",
-			"  through the bridge br-uplink, which has no flows of Fairlead",
+			"  through the bridge br-uplink, which has none of Fairlead's flows",
 			"datapath actions: push_vlan(vid=10,pcp=0),eth0",
 		}},
 		{toNear, []string{
@@ -241,7 +241,7 @@ func TestTrace(t *testing.T) {
 			"  continue in table 3",
 			"table 3 Forward (routing to the destination) flow: ip, reg0=0x4, reg1=0x1000, nw_dst=10.0.1.3",
 			"  record: its size is compared with the MTU of the destination",
-			"  frames of more than 1464 bytes go through the node, which fragments or refuses them; any other:",
+			"  frames of more than 1464 bytes go through the node, which fragments or refuses them; all others:",
 			"  continue in table 3",
 			"table 3 Forward (routing to the destination) flow: ip, reg0=0x4, reg1=0x3000, nw_dst=10.0.1.3",
 			"  set Ethernet destination 0a:00:00:00:00:03",
@@ -250,7 +250,7 @@ func TestTrace(t *testing.T) {
 				"le(set(eth(dst=0a:00:00:00:00:03)),8))",
 		}},
 		{fromUnderlay, []string{
-			"  through the bridge br-uplink, which has no flows of Fairlead",
+			"  through the bridge br-uplink, which has none of Fairlead's flows",
 			"table 0 Classify (source validation (anti-spoofing)) flow: " +
 				`arp, in_port="fairlead-up0", vlan_tci=0x0000/0x1fff`,
 			"  record: source is the underlay",
@@ -285,11 +285,11 @@ func FuzzTrace(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, s string) { Trace(s, nil) })
 }
 
-// A trace that ends at a port says so to the program that goes on with it on the next node, too.
+// A trace that ends at a port also says so for the program that continues it on the next node.
 func TestLeaves(t *testing.T) {
 	out := Trace(toUnderlay, map[string]string{"fairlead-up0": TheUplink})
 	if !Leaves(out, TheUplink) || Leaves(out, TheTunnel) {
-		t.Errorf("want that it leaves by the uplink, and nowhere else: %q", out)
+		t.Errorf("want it to leave only by the uplink: %q", out)
 	}
 }
 

@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// What ports are called in words.
+// Descriptions of ports.
 const (
 	TheTunnel = "the tunnel"
 	TheUplink = "the uplink"
 	TheNode   = "the gateway (the node itself)"
 )
 
-// Pod is what a packet of a pod is made from.
+// Pod is what is needed to build a pod's packet.
 type Pod struct {
-	// Port is the pod's port of the bridge, by its name.
+	// Port is the name of the pod's bridge port.
 	Port, MAC string
 	// Bridged pods are in VLAN; 0 is untagged.
 	Bridged bool
 	VLAN    uint16
 }
 
-// Ports are those of one node's bridge.
+// Ports are the ports of one node's bridge.
 type Ports struct {
-	// Names are what people know ports by; see Trace.
+	// Names are descriptions of ports; see Trace.
 	Names map[string]string
 	// Pods are by namespace/name.
 	Pods map[string]Pod
@@ -33,13 +33,13 @@ type Ports struct {
 // NewPorts returns Ports without any.
 func NewPorts() Ports { return Ports{map[string]string{}, map[string]Pod{}} }
 
-// Add adds a port that is called so: TheTunnel, TheUplink or TheNode.
+// Add adds a port with that description: TheTunnel, TheUplink or TheNode.
 func (p Ports) Add(port, called string) { p.Names[port] = called }
 
 // AddPod adds the port of a pod.
 func (p Ports) AddPod(name string, pod Pod) { p.Names[pod.Port], p.Pods[name] = "pod "+name, pod }
 
-// called returns the port that people know by that name.
+// called returns the port with that description.
 func (p Ports) called(name string) (string, error) {
 	for port, n := range p.Names {
 		if n == name {
@@ -49,8 +49,8 @@ func (p Ports) called(name string) (string, error) {
 	return "", fmt.Errorf("no port of %s", name)
 }
 
-// Echo is an ICMP echo request to dst from the one of ips that is of its family,
-// in the syntax of ovs-fields(7), without the port that it comes from.
+// Echo returns an ICMP echo request to dst from the one of ips of the same family, in the syntax of ovs-fields(7),
+// without the ingress port.
 func Echo(ips []netip.Addr, dst netip.Addr) (packet string, err error) {
 	proto, src, kind := "icmp", "nw_src=%s,nw_dst=%s,nw_ttl=64", "icmp_type=8"
 	if dst.Is6() {
@@ -63,10 +63,10 @@ func Echo(ips []netip.Addr, dst netip.Addr) (packet string, err error) {
 	return fmt.Sprintf("%s,%s,"+src, proto, kind, ips[i], dst), nil
 }
 
-// Request is the first packet of a connection to dst, or a datagram, from the one of ips that is of its family, as
-// Echo. protocol is IANA's number of TCP or UDP.
+// Request returns the first packet of a connection to dst, or a datagram, as Echo does. protocol is IANA's number of
+// TCP or UDP.
 func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet string, err error) {
-	const tcp, sctp, clientPort = 6, 132, 40000 // a port as Linux gives it to connections
+	const tcp, sctp, clientPort = 6, 132, 40000 // a typical ephemeral port of Linux
 	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is6() == dst.Addr().Is6() })
 	if i < 0 {
 		return "", fmt.Errorf("the sender has no address of the same family as %s", dst.Addr())
@@ -85,13 +85,12 @@ func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet strin
 	return fmt.Sprintf("%s,"+addrs+",nw_ttl=64"+ports, name, ips[i], dst.Addr(), clientPort, dst.Port()), nil
 }
 
-// FromPod is how a packet comes from a pod of this node.
+// FromPod returns the match fields of a packet from a pod of this node.
 func (p Ports) FromPod(pod string) string {
 	return "in_port=" + p.Pods[pod].Port + ",dl_src=" + p.Pods[pod].MAC
 }
 
-// OutOfTunnel is how a packet from the node with that address comes out of the
-// tunnel.
+// OutOfTunnel returns the match fields of a packet out of the tunnel from the node with that address.
 func (p Ports) OutOfTunnel(from netip.Addr) (string, error) {
 	port, err := p.called(TheTunnel)
 	if err != nil {
@@ -103,8 +102,8 @@ func (p Ports) OutOfTunnel(from netip.Addr) (string, error) {
 	return "in_port=" + port + ",tun_src=" + from.String(), nil
 }
 
-// OutOfUplink is how a packet for a bridged pod comes from the underlay: from its
-// own VLAN, or from a router there.
+// OutOfUplink returns the match fields of a packet for a bridged pod from the underlay: from its own VLAN, or from a
+// router there.
 func (p Ports) OutOfUplink(pod string) (string, error) {
 	port, err := p.called(TheUplink)
 	if err != nil {
@@ -117,13 +116,12 @@ func (p Ports) OutOfUplink(pod string) (string, error) {
 	return packet, nil
 }
 
-// FromNode is how a packet comes from the node itself, which has it from the
-// underlay where there is no tunnel.
+// FromNode returns the match fields of a packet from the node itself, which receives it from the underlay if there is
+// no tunnel.
 func (p Ports) FromNode() (string, error) {
 	port, err := p.called(TheNode)
 	return "in_port=" + port, err
 }
 
-// Leaves tells whether a packet left by the port that is called so, from what
-// Trace says of it.
+// Leaves reports whether a packet left by the port with that description, given the output of Trace.
 func Leaves(trace []string, called string) bool { return slices.Contains(trace, "  "+outputTo+called) }

@@ -6,11 +6,11 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// IANA's numbers of the protocol, and of its type of message.
+// IANA's numbers of the protocol and its message type.
 const icmpv6, echoRequest = 58, 128
 
-// EndedOneWay is Ended for what has no ports: it drops all packets of the protocol that go from one end to the other in
-// connections that began that way. What the other end may begin goes on, and is answered.
+// EndedOneWay is Ended for protocols without ports: it drops all packets of the protocol from one end to the other in
+// connections that began in that direction. Connections that the other end may open continue, with their replies.
 func EndedOneWay(pod uint32, protocol uint8, from, to netip.Addr) (out []openflow.Flow) {
 	for _, f := range Ended(pod, protocol, netip.AddrPortFrom(from, 0), netip.AddrPortFrom(to, 0)) {
 		if f.Priority != stateEnded {
@@ -18,7 +18,7 @@ func EndedOneWay(pod uint32, protocol uint8, from, to netip.Addr) (out []openflo
 		}
 		f.Match.SrcPort, f.Match.DstPort = openflow.Bits{}, openflow.Bits{}
 		f.Match.CTState = openflow.Bits{Value: openflow.CTTracked, Mask: openflow.CTTracked | openflow.CTReply}
-		if protocol == icmpv6 { // package openflow knows its types; conntrack's entry began with an echo request
+		if protocol == icmpv6 { // package openflow has its types; conntrack's entry began with an echo request
 			f.Match.Protocol, f.Match.ICMPv6 = 0, 1+echoRequest
 		}
 		out = append(out, f)
@@ -26,7 +26,7 @@ func EndedOneWay(pod uint32, protocol uint8, from, to netip.Addr) (out []openflo
 	return out
 }
 
-// EndedAs is EndedBy for flows of EndedOneWay as well: these have no ports.
+// EndedAs is EndedBy that also handles flows of EndedOneWay, which have no ports.
 func EndedAs(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool) {
 	protocol, from, to, ok = EndedBy(f)
 	if ok && f.Match.ICMPv6 != 0 {

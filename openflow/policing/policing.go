@@ -1,32 +1,32 @@
-// Package policing has the flows by which Open vSwitch enforces policies on the pods of the node: those that all rules
-// share, and those that send the packets of a pod to be judged. What rules come to is made of them by agent/policies.
+// Package policing has the flows with which Open vSwitch enforces policies on the node's pods: those that all rules
+// share, and those that send a pod's packets to be judged. agent/policies builds the flows of rules.
 //
 // # The journey of a packet
 //
-// Only packets from and to pods that a rule applies to are judged, the pods' own after Services have translated them,
-// and before they are forwarded; those for pods where they would be delivered. In each direction:
+// Only packets from and to pods to which a rule applies are judged: packets from pods after Services have translated
+// them and before they are forwarded; packets to pods where they would be delivered. In each direction:
 //
-//	State      conntrack: connections that are accepted go on, and what answers them; all others are judged
+//	State      conntrack: packets of accepted connections, and their replies, continue; all others are judged
 //	Peer       the class of the peer, by its address
 //	Group      the pod's group
 //	Admin, NetworkPolicy, Baseline    the rules
 //	Accept     the connection is committed with the mark of this direction
-//	Denied     what rules deny, if any pod of the node logs that: it is dropped, and some of it shown to the agent
+//	Denied     what rules deny, if any pod of the node logs that: it is dropped, and some of it sent to the agent
 //
-// One flow that somebody deletes lets nothing through, nor do all flows of a table, of a kind, or of a pod's port: a
-// table's miss drops; NetworkPolicy goes on to Baseline for pods only that have a flow there, as they are not isolated;
-// flows without which a packet would get further are there [Twice], under two kinds; what a pod sends is noted to be
-// pending first; and what it sends that no flow of its port has sent to be judged is dropped by that, and by its
-// address. The next resync puts them back.
+// Deleting one flow lets nothing through, nor does deleting all flows of a table, of a kind, or of a pod's port: a
+// table miss drops; NetworkPolicy continues to Baseline only for pods that have a flow there, because they are not
+// isolated; flows without which a packet would get further exist [Twice], under two kinds; what a pod sends is marked
+// as pending first; and what it sends that no flow of its port has sent to be judged is dropped by that mark, and by
+// its address. The next resync restores the flows.
 //
-// From there the packet goes back to table Forward, with a note (reg7, reg8) that it has been judged. Flows of table
-// Forward find it there again; no other flow knows of policies.
+// From there the packet goes back to table Forward, recorded as judged (reg7, reg8). Flows of table Forward match it
+// there again; no other flow depends on policies.
 //
 // # Conntrack
 //
-// A connection is committed only after the verdict. Its mark says for which of its ends it was accepted: a pod's
-// packet goes on if the connection was accepted as the pod's egress, or, as an answer, as the pod's ingress. Routed
-// pods share one zone; each segment of bridged pods has its own, since two segments may use the same addresses.
+// A connection is committed only after the verdict. Its mark says for which of its ends it was accepted: a pod's packet
+// continues if the connection was accepted as the pod's egress, or, for a reply, as the pod's ingress. Routed pods
+// share one zone; each segment of bridged pods has its own, since two segments may use the same addresses.
 package policing
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
-// Direction is that of a connection, as the pod sees it that is judged.
+// Direction is a connection's direction, as seen by the pod that is judged.
 type Direction uint8
 
 const (
@@ -45,7 +45,7 @@ const (
 	Egress  Direction = 1
 )
 
-// Numbers of the tables of egress, in the packet's order; those of ingress follow.
+// Numbers of the egress tables, in packet order; those of ingress follow.
 const (
 	tableState = 20 + iota
 	tablePeer
@@ -57,7 +57,7 @@ const (
 	tables1
 )
 
-// table returns the number that a table of egress has in a direction.
+// table returns the number of an egress table in a direction.
 func (d Direction) table(egress uint8) uint8 {
 	if d == Egress {
 		return egress
@@ -65,7 +65,7 @@ func (d Direction) table(egress uint8) uint8 {
 	return egress + tables1 - tableState
 }
 
-// State is the table in which a packet goes on after conntrack.
+// State is the table in which a packet continues after conntrack.
 func (d Direction) State() uint8 { return d.table(tableState) }
 
 // Peer is the table in which a peer gets its class.
@@ -74,13 +74,13 @@ func (d Direction) Peer() uint8 { return d.table(tablePeer) }
 // Group is the table in which the pod gets its group.
 func (d Direction) Group() uint8 { return d.table(tableGroup) }
 
-// Tier is the table of a tier's rules, from 1.
+// Tier is the table of a tier's rules; tiers count from 1.
 func (d Direction) Tier(tier uint8) uint8 { return d.table(tableGroup + tier) }
 
-// stages are the names and the purposes of the tables of a direction, in order.
+// stages are the names and purposes of the tables of a direction, in order.
 var stages = [tables1 - tableState]struct{ name, purpose string }{
-	{"State", "whether conntrack knows the connection as accepted"},
-	{"Peer", "which selectors and networks the peer is part of"},
+	{"State", "whether conntrack has the connection as accepted"},
+	{"Peer", "which selectors and networks the peer matches"},
 	{"Group", "which ClusterNetworkPolicies apply to the pod"},
 	{"Admin", "the rules of ClusterNetworkPolicies of tier Admin"},
 	{"NetworkPolicy", "the rules of NetworkPolicies"},
@@ -88,15 +88,15 @@ var stages = [tables1 - tableState]struct{ name, purpose string }{
 	{"Accept", "the connection is accepted"},
 }
 
-// Denied is the table that drops what rules deny, if any pod's denied packets are looked at; nothing gets further from
-// there. Otherwise the flows that deny drop by themselves.
+// Denied is the table that drops what rules deny, if any pod's denied packets are logged; nothing gets past it.
+// Otherwise the flows that deny drop directly.
 func (d Direction) Denied() uint8 { return tables1 + tables1 - tableState + 1 - uint8(d) }
 
 // Describe returns the name and the purpose of a table; ok is false if it is not of this package.
 func Describe(table uint64) (name, purpose string, ok bool) {
 	for _, d := range []Direction{Ingress, Egress} {
 		if table == uint64(d.Denied()) {
-			return [...]string{"Ingress", "Egress"}[d] + "Denied", "what policies deny is dropped, and some of it logged", true
+			return [...]string{"Ingress", "Egress"}[d] + "Denied", "drops what policies deny, and has some of it logged", true
 		}
 		first := uint64(d.State())
 		if table >= first && table < first+uint64(len(stages)) {
@@ -110,7 +110,7 @@ func Describe(table uint64) (name, purpose string, ok bool) {
 // Accept is the table that commits what is accepted.
 func (d Direction) Accept() uint8 { return d.table(tableAccept) }
 
-// mark is the bit of connections that were accepted in this direction.
+// mark is the mark bit of connections accepted in this direction.
 func (d Direction) mark() uint8 { return 1 << d }
 
 // Conntrack zones, beside those of package clusterip. Zone 0 is the host's.
@@ -120,9 +120,9 @@ const (
 )
 
 // Priorities in table Forward, among those of package clusterip: a pod's packets are judged after they are translated
-// to an endpoint, and before they are translated back as answers. So are packets for a pod: answers are judged as they
-// come from the endpoint. Conntrack of the kernel takes what it sees of one direction only for invalid. [Twice] takes
-// the next lower ones, too.
+// to an endpoint, and before they are translated back as replies. So are packets to a pod: replies are judged as they
+// come from the endpoint. The kernel's conntrack treats connections of which it sees only one direction as invalid.
+// [Twice] uses the next lower ones, too.
 const (
 	fromRouted  = 405
 	fromBridged = 536
@@ -130,13 +130,14 @@ const (
 	forBridged  = 534
 	// The first of all for what a pod sends that must be judged.
 	pending = 545
-	// What such a pod has sent, and was not judged: below all that looks a packet up again, above all that forwards it.
+	// What such a pod has sent without being judged: below all flows that look a packet up again, above all that forward
+	// it.
 	unjudgedRouted  = 399
 	unjudgedBridged = 529
 )
 
-// Priorities in table Service, beside those of package clusterip: what it sends to the host is judged as well. [Twice]
-// takes the next lower ones, too, and what was not judged those below.
+// Priorities in table Service, besides those of package clusterip: what a pod sends to the host is judged as well.
+// [Twice] uses the next lower ones, too, and flows for what was not judged those below.
 const (
 	serviceFragment = 253
 	serviceHost     = 3
@@ -144,15 +145,15 @@ const (
 
 // Priorities in the tables State.
 const (
-	stateAnswers   = 121 // of a connection that is forbidden now, for conntrack to forget it
+	stateAnswers   = 121 // of a connection that is denied now, to delete it from conntrack
 	stateEnded     = 120 // its other packets
-	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
+	stateListeners = 110 // multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
 	stateUnrelated = 88 // and 87
 	stateSCTP      = 85 // and 84
 	stateAccepted  = 80
-	stateOther     = 70 // an answer in a connection that was not accepted
+	stateOther     = 70 // a reply in a connection that was not accepted
 	stateNode      = 60 // the node reaches its own pods
 	stateNew       = 0
 )
@@ -173,7 +174,7 @@ var (
 	groups6 = netip.MustParsePrefix("ff00::/8")
 )
 
-// Pod is one that a rule applies to, under a number that no other pod of the node has.
+// Pod is a pod to which a rule applies, with a number unique on the node.
 type Pod struct {
 	tables.Pod
 	Number uint32
@@ -183,7 +184,7 @@ func flow(table uint8, priority uint16, m openflow.Match, actions ...openflow.Ac
 	return openflow.Flow{Kind: openflow.KindPolicy, Table: table, Priority: priority, Match: m, Actions: actions}
 }
 
-// Twice returns flows, and the Twin of each. It is for flows without which a packet would get further than with them.
+// Twice returns flows and the Twin of each. Use it for flows without which a packet would get further.
 func Twice(flows ...openflow.Flow) []openflow.Flow {
 	out := slices.Clone(flows)
 	for _, f := range flows {
@@ -192,7 +193,7 @@ func Twice(flows ...openflow.Flow) []openflow.Flow {
 	return out
 }
 
-// Twin is f with the next lower priority: without one of the two, packets go on the same way.
+// Twin returns f with the next lower priority: if one of the two is missing, packets are handled the same.
 func Twin(f openflow.Flow) openflow.Flow {
 	f.Priority, f.Kind = f.Priority-1, openflow.KindPolicyTwin
 	return f
@@ -207,7 +208,7 @@ func ethertype(a netip.Addr) openflow.EtherType {
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// judged notes that a packet has been judged, and forwards it.
+// judged records that a packet has been judged, and forwards it.
 func (d Direction) judged() []openflow.Action {
 	set := openflow.SetIngress(openflow.Accepted)
 	if d == Egress {
@@ -216,8 +217,8 @@ func (d Direction) judged() []openflow.Action {
 	return []openflow.Action{set, openflow.Resubmit(openflow.TableForward)}
 }
 
-// Shared returns the flows that all rules and pods share. node are the addresses under which the node's own processes
-// reach its pods.
+// Shared returns the flows that all rules and pods share. node are the source addresses of the node's own processes
+// towards its pods.
 func Shared(node []netip.Addr) []openflow.Flow {
 	var out []openflow.Flow
 	for _, d := range []Direction{Ingress, Egress} {
@@ -232,7 +233,7 @@ func Shared(node []netip.Addr) []openflow.Flow {
 				Commit: true, ZoneReg: openflow.RegisterZone, Table: openflow.NoTable, Mark: d.mark()}}, d.judged()...)...))
 		}
 	}
-	// What must be judged, and the flows of its port did not take. By a register, which costs others' megaflows nothing.
+	// What must be judged but did not match the flows of its port. By a register, which does not narrow other megaflows.
 	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
 		m := openflow.Match{EtherType: t, Egress: openflow.Pending}
 		out = append(out, twin(openflow.TableService, serviceHost-2, m))
@@ -246,7 +247,7 @@ func Shared(node []netip.Addr) []openflow.Flow {
 	return append(out, listeners()...)
 }
 
-// state are the flows of a table State.
+// state returns the flows of a table State.
 func (d Direction) state() []openflow.Flow {
 	t := d.State()
 	is := func(set, unset uint16) openflow.Match {
@@ -265,15 +266,15 @@ func (d Direction) state() []openflow.Flow {
 		flow(t, stateOther, answer),
 		flow(t, stateNew, openflow.Match{}, openflow.Goto(t+1)),
 	}
-	// Conntrack compares only where an error about a connection goes to, not where it comes from. So who gets one has the
-	// connection, and who sends one may not: what a pod sends takes a flow of its own.
+	// Conntrack checks only the destination of an error about a connection, not its source. So its receiver has the
+	// connection, but its sender may not: errors sent by a pod need their own flow.
 	if related := is(openflow.CTRelated, 0); d == Ingress {
 		out = append(out, flow(t, stateRelated, related, d.judged()...))
 	} else {
 		out = append(out, Twice(flow(t, stateUnrelated, related))...)
 	}
-	// The userspace datapath does not look at the ports of SCTP before Open vSwitch 3.2: all of two hosts is one
-	// connection to it. So each packet is judged, but for answers.
+	// Before Open vSwitch 3.2 the userspace datapath ignores SCTP ports: all SCTP of two hosts is one connection to it. So
+	// each packet is judged, except replies.
 	for _, family := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
 		m := is(0, openflow.CTReply)
 		m.EtherType, m.Protocol = family, 1+sctp
@@ -282,14 +283,14 @@ func (d Direction) state() []openflow.Flow {
 	return out
 }
 
-// NotIsolated has packets of a pod go on to the next tier if no rule of NetworkPolicies has accepted them: it is not
-// isolated in this direction.
+// NotIsolated makes packets of a pod continue to the next tier if no NetworkPolicy rule has accepted them: the pod is
+// not isolated in this direction.
 func (d Direction) NotIsolated(pod uint32) openflow.Flow {
 	t := d.table(tableNetworkPolicy)
 	return flow(t, last, openflow.Match{Judged: pod}, openflow.Goto(t+1))
 }
 
-// LogDenied shows the agent some of the packets of a pod that are denied.
+// LogDenied sends the agent some of the denied packets of a pod.
 func LogDenied(pod uint32) (out []openflow.Flow) {
 	for _, d := range []Direction{Egress, Ingress} {
 		out = append(out, flow(d.Denied(), last+1, openflow.Match{Judged: pod}, openflow.OutputController))
@@ -297,8 +298,8 @@ func LogDenied(pod uint32) (out []openflow.Flow) {
 	return out
 }
 
-// Ended drops the packets of a connection, the first of which went from one address to another, as those of the pod of
-// that number.
+// Ended drops the packets of a connection whose first packet went from one address to another, when judged for the pod
+// of that number.
 func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.Flow) {
 	m := openflow.Match{EtherType: ethertype(from.Addr()), Judged: pod, Protocol: 1 + uint16(protocol)}
 	answer := m
@@ -312,7 +313,7 @@ func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.
 	return out
 }
 
-// EndedBy returns what Ended was told, but for the pod, if f is of its flows, and not of those for answers.
+// EndedBy returns the arguments of Ended, except the pod, if f is one of its flows, but not one for replies.
 func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool) {
 	ours := f.Table == Ingress.State() || f.Table == Egress.State()
 	if !ours || f.Priority != stateEnded {
@@ -322,9 +323,9 @@ func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool)
 		netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value), true
 }
 
-// listeners let the reports of multicast listeners through: of bridged pods, and as they are on the link, to groups and
-// with a TTL of 1 (RFC 3376, 4; RFC 3810, 5). Any pod can write what it likes behind the headers. Those of routed pods,
-// whose multicast goes nowhere, are dropped here, before rules are said to have denied them.
+// listeners let the reports of multicast listeners through: those of bridged pods, as sent on the link, to groups and
+// with a TTL of 1 (RFC 3376, 4; RFC 3810, 5). A pod can write anything after the headers. Those of routed pods, whose
+// multicast is not forwarded, are dropped here, before they count as denied by rules.
 func listeners() (out []openflow.Flow) {
 	add := func(m openflow.Match) {
 		m.Source = openflow.FromPod
@@ -339,7 +340,7 @@ func listeners() (out []openflow.Flow) {
 	return out
 }
 
-// Zone is that of a pod's connections.
+// Zone returns the conntrack zone of a pod's connections.
 func (p Pod) Zone() uint16 {
 	if !p.Bridged {
 		return zoneRouted
@@ -347,14 +348,14 @@ func (p Pod) Zone() uint16 {
 	return zoneSegments + p.VLAN
 }
 
-// Flows returns those that send the packets of p to be judged; none for a pod whose port is not there yet. services:
-// ClusterIPs are translated.
+// Flows returns the flows that send the packets of p to be judged; none for a pod whose port does not exist yet.
+// services: ClusterIPs are translated.
 func (p Pod) Flows(services bool) []openflow.Flow {
 	if p.Port == 0 {
 		return nil
 	}
 	judge := func(d Direction) []openflow.Action {
-		// A packet between two pods is judged twice: the class and the group of one end must not count for the other.
+		// A packet between two pods is judged twice: the class and group of one end must not apply to the other.
 		return []openflow.Action{openflow.SetJudged(p.Number), openflow.SetClass(0), openflow.SetGroup(0),
 			openflow.SetZone(p.Zone()), openflow.Conntrack{Zone: p.Zone(), Table: d.State()}}
 	}
@@ -365,7 +366,7 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 	var out []openflow.Flow
 	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
 		m := openflow.Match{EtherType: t, InPort: p.Port}
-		if services { // what no Unit takes
+		if services { // what no Unit matches
 			out = append(out, flow(openflow.TableService, serviceHost, m, openflow.Goto(openflow.TableForward)))
 			fragment := m
 			fragment.CTState, fragment.Fragment = untranslated, true
@@ -384,9 +385,9 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 	return slices.Concat(Twice(out...), p.unjudged(), p.related())
 }
 
-// related are the flows that let p send errors about connections that it has, as their client or as their server. With
-// the kernel's datapath Open vSwitch 3.1 does not know the addresses of a connection from an error that goes the way of
-// its first packet: there those of clients are dropped.
+// related returns the flows that let p send errors about its connections, as their client or as their server. With the
+// kernel's datapath, Open vSwitch 3.1 does not get a connection's addresses from an error in the direction of its first
+// packet: there those of clients are dropped.
 func (p Pod) related() (out []openflow.Flow) {
 	for _, a := range p.Own() {
 		m := openflow.Match{EtherType: ethertype(a), Judged: p.Number, CTState: openflow.Bits{
@@ -400,7 +401,7 @@ func (p Pod) related() (out []openflow.Flow) {
 	return out
 }
 
-// Own are the addresses that p may use in connections: its own, and on the underlay that of its link.
+// Own returns the addresses that p may use in connections: its own, and on the underlay its link-local one.
 func (p Pod) Own() []netip.Addr {
 	if !p.Bridged {
 		return p.Addrs
@@ -408,7 +409,7 @@ func (p Pod) Own() []netip.Addr {
 	return append(slices.Clone(p.Addrs), p.MAC.LinkLocal())
 }
 
-// unjudged are the flows that drop what p sends, by its addresses, if those that match its port are not there.
+// unjudged returns the flows that drop what p sends, by its addresses, if the flows that match its port are missing.
 func (p Pod) unjudged() (out []openflow.Flow) {
 	m, priority := openflow.Match{Source: openflow.FromPod}, uint16(unjudgedRouted)
 	if p.Bridged {
@@ -421,17 +422,17 @@ func (p Pod) unjudged() (out []openflow.Flow) {
 	return out
 }
 
-// twin is a flow that drops what others would let go on.
+// twin returns a flow that drops what others would let continue.
 func twin(table uint8, priority uint16, m openflow.Match) openflow.Flow {
 	f := flow(table, priority, m)
 	f.Kind = openflow.KindPolicyTwin
 	return f
 }
 
-// untranslated is the state of packets to Services that have no connection yet.
+// untranslated is the state of packets to Services without a connection yet.
 var untranslated = openflow.Bits{Value: openflow.CTTracked | openflow.CTNew, Mask: openflow.CTTracked | openflow.CTNew}
 
-// delivery is a Match in table Forward of packets that would be delivered to a pod.
+// delivery returns a Match in table Forward for packets that would be delivered to a pod.
 type delivery struct {
 	priority uint16
 	match    openflow.Match

@@ -61,7 +61,7 @@ func TestOverlappingMegaflowsFollow(t *testing.T) {
 }
 
 // Each change has one generation in the tables, also one by a switch that is connected to again; without a change it
-// stays. Where nobody renews, the flows go.
+// stays. Without renewal, the flows are removed.
 func TestGenerations(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -137,7 +137,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// A version is told by two numbers of any length; one that cannot be read may be an early one.
+// A version is identified by two numbers of any length; an unreadable one may be an early one.
 func TestNeeded(t *testing.T) {
 	for version, want := range map[string]bool{"2.17.9": true, "3.1.0": true, "3.4.90": true, "3.5.0": false,
 		"3.10.1": false, "4.0.0": false, "3.5": false, "": true, "unknown": true} {

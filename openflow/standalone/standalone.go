@@ -1,4 +1,4 @@
-// Package standalone tells how a bridge differs from a plain learning switch, as br-uplink is one in mode bridge.
+// Package standalone reports how a bridge differs from a plain learning switch, which br-uplink is in mode bridge.
 package standalone
 
 import (
@@ -9,18 +9,18 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// OFPP_NORMAL, with which the bridge is a learning switch.
+// OFPP_NORMAL, which makes the bridge a learning switch.
 const outputNormal openflow.Output = 0xfffffffa
 
-// Flags of a port's configuration (OFPPC_*, OpenFlow 1.5.1, 7.2.1). That a port is down shows at its interface.
+// Flags of a port's configuration (OFPPC_*, OpenFlow 1.5.1, 7.2.1). A port that is down shows on its interface.
 var portFlags = []struct {
 	bit  uint32
 	name string // as ovs-ofctl(8), mod-port, has it
 }{{1 << 2, "no-receive"}, {1 << 5, "no-forward"}}
 
-// Differences returns, in words, how the bridge differs from one with fail_mode standalone and no controller
-// (ovs-vswitchd.conf.db(5)): that has one flow, which makes it a learning switch, and no port that is configured not to
-// receive or to forward. It changes nothing.
+// Differences describes how the bridge differs from one with fail_mode standalone and no controller
+// (ovs-vswitchd.conf.db(5)): that has one flow, which makes it a learning switch, and no port configured not to receive
+// or to forward. It changes nothing.
 func Differences(ctx context.Context, s *openflow.Switch) (differences []string, err error) {
 	flows, err := s.List(ctx)
 	if err != nil {

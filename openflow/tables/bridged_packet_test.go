@@ -300,7 +300,7 @@ func TestBridgedPacketsDetached(t *testing.T) {
 }
 
 // A first fragment whose headers end with the name of ICMPv6 has no message yet: what it is would be in the next one,
-// which nobody can look into.
+// which cannot be inspected.
 func TestMessageBehindFirstFragment(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")

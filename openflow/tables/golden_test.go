@@ -15,7 +15,7 @@ import (
 )
 
 // TestGolden compares the flows of a View with those in testdata. After a
-// change that is meant, "go test -update" writes them anew; read the diff.
+// change that is meant, "go test -update" rewrites them; read the diff.
 func TestGolden(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {

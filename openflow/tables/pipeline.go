@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// What every table is written in.
+// Short names used in all tables.
 type (
 	Flow   = openflow.Flow
 	Match  = openflow.Match
@@ -25,16 +25,16 @@ func Prefixes() map[int][]string {
 	}
 }
 
-// Pipeline returns all flows that v asks for. It is pure, and the order of what is in v does not matter: equal views
-// give the same flows in the same order. No two of them have the same table, priority and match; where v asks for
-// that, two pods with one address say, the first by port, or by name of the peer, gets the flow.
+// Pipeline returns all flows for v. It is pure, and the order within v does not matter: equal views give the same flows
+// in the same order. No two flows have the same table, priority and match; on a conflict, such as two pods with one
+// address, the first by port, or by name of the peer, gets the flow.
 func Pipeline(v View) []Flow {
 	v = v.Normalised()
 	return FirstOfEach(slices.Concat(classify(v), resolve(v), forward(v), output(v)))
 }
 
-// Normalised returns a copy of v that holds only what can have flows, in one
-// order, with addresses and prefixes in their one shortest form.
+// Normalised returns a copy of v with only what can have flows, in a fixed order, with addresses and prefixes in
+// canonical form.
 func (v View) Normalised() View {
 	v.Gateway.Addrs = tidy(v.Gateway.Addrs, plain, netip.Addr.Compare)
 	v.Gateway.PodCIDRs = tidy(v.Gateway.PodCIDRs, netip.Prefix.Masked, netip.Prefix.Compare)
@@ -73,10 +73,10 @@ func (v View) Normalised() View {
 // the node's router needs a tunnel and a MAC to write into frames.
 func (v View) routed() bool { return v.TunnelPort != 0 && v.Gateway.MAC != (api.MAC{}) }
 
-// present reports whether the gateway port is there.
+// present reports whether the gateway port exists.
 func (g Gateway) present() bool { return g.Port != 0 && g.MAC != (api.MAC{}) }
 
-// tidy are the valid ones of in, which one brings into their one form, in order.
+// tidy returns the valid elements of in, made canonical by one, sorted.
 func tidy[T comparable](in []T, one func(T) T, order func(a, b T) int) (out []T) {
 	for _, x := range in {
 		if x = one(x); x != *new(T) {
@@ -89,13 +89,13 @@ func tidy[T comparable](in []T, one func(T) T, order func(a, b T) int) (out []T)
 
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// room is a slice for perPod flows of each pod, perPeer flows of each peer and a few more: growing one that holds the
-// flows of thousands of peers costs more than filling it.
+// room returns a slice for perPod flows of each pod, perPeer flows of each peer and a few more: growing a slice with
+// the flows of thousands of peers costs more than filling it.
 func (v View) room(perPod, perPeer int) []Flow {
 	return make([]Flow, 0, 32+perPod*len(v.Pods)+perPeer*len(v.Peers))
 }
 
-// FirstOfEach leaves out flows whose key an earlier one has.
+// FirstOfEach leaves out flows with the key of an earlier one.
 func FirstOfEach(flows []Flow) []Flow {
 	seen := make(map[openflow.Key]struct{}, len(flows))
 	return slices.DeleteFunc(flows, func(f Flow) bool {
@@ -105,7 +105,7 @@ func FirstOfEach(flows []Flow) []Flow {
 	})
 }
 
-// etherTypeOf is the ethertype of packets with address a.
+// etherTypeOf returns the ethertype of packets with address a.
 func etherTypeOf(a netip.Addr) openflow.EtherType {
 	if a.Is4() {
 		return openflow.IPv4
@@ -113,11 +113,11 @@ func etherTypeOf(a netip.Addr) openflow.EtherType {
 	return openflow.IPv6
 }
 
-// host is the prefix that holds a alone.
+// host returns the prefix that contains only a.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// neighbours are the addresses under which the owner of mac and addrs takes part in neighbour discovery: its IPv6
-// addresses and the link-local one. They are none if addrs has no IPv6 address.
+// neighbours returns the addresses that the owner of mac and addrs uses in neighbour discovery: its IPv6 addresses and
+// the link-local one; none if addrs has no IPv6 address.
 func neighbours(mac api.MAC, addrs []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range addrs {

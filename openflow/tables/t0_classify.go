@@ -9,9 +9,9 @@ import (
 
 // Priorities in table Classify.
 const (
-	classifyTag0     = 700 // a priority tag: as without
+	classifyTag0     = 700 // a priority tag: as untagged
 	classifyNoND     = 650 // drop: what only routers send; neighbour discovery in fragments, or that cannot be read
-	classifyUplinkND = 600 // neighbour discovery of the underlay
+	classifyUplinkND = 600 // the underlay's neighbour discovery
 	classifyUplink   = 500 // its frames in the segments of pods
 	classifyTagged   = 400 // drop: no other port here has tagged frames, no pod is in another VLAN
 	classifyND       = 300 // neighbour discovery that passes source validation
@@ -20,7 +20,7 @@ const (
 	classifyLastDrop = 0
 )
 
-// classify returns the flows of table 0: it records where a packet comes from and drops spoofed ones.
+// classify returns the flows of table 0: it records where a packet comes from and drops spoofed packets.
 func classify(v View) []Flow {
 	flows := append(v.room(11, 2), Flow{Kind: openflow.KindBase, Priority: classifyTagged, Match: Match{Tagged: true}},
 		Flow{Kind: openflow.KindBase, Priority: classifyTag0, Match: Match{VLAN: openflow.PriorityTag},
@@ -30,13 +30,13 @@ func classify(v View) []Flow {
 		flows = append(flows, Flow{Kind: openflow.KindBase, Priority: priority, Match: m})
 	}
 	for _, t := range []uint8{openflow.NeighborSolicitation, openflow.NeighborAdvertisement} {
-		// Not all nodes ignore fragments (RFC 6980). Of invalid options Open vSwitch shows none, and no target.
+		// Not all hosts ignore fragments (RFC 6980). With invalid options Open vSwitch parses neither options nor target.
 		drop(classifyNoND, Match{ICMPv6: t, Fragment: true})
 		drop(classifyNoND, Match{ICMPv6: t, NDTarget: netip.IPv6Unspecified()})
 		drop(classifyFalseND, Match{ICMPv6: t})
 	}
-	// Protocols 0 and 59: to Open vSwitch, a first fragment that ends before it names the protocol (RFC 7112). Or it ends
-	// after that, and the message, whatever it is, is in the next one.
+	// Protocols 0 and 59: to Open vSwitch, a first fragment that ends before the protocol (RFC 7112). Or it ends after
+	// that, and the message, of any type, is in the next one.
 	for _, m := range []Match{{ICMPv6: openflow.RouterSolicitation}, {ICMPv6: openflow.RouterAdvertisement},
 		{ICMPv6: openflow.Redirect}, {ICMPv6: openflow.NoMessage},
 		{Protocol: 1 + 0}, {Protocol: 1 + 59}} {
@@ -108,7 +108,7 @@ func classifyPod(p Pod) []Flow {
 	return flows
 }
 
-// classifyUplinks pops the tag of the underlay's frames for the segments of pods. Their sources are not validated.
+// classifyUplinks pops the tag of underlay frames for the segments of pods. Their sources are not validated.
 func classifyUplinks(v View) []Flow {
 	segments := v.segments()
 	if v.Uplink == 0 || len(segments) == 0 {
@@ -139,9 +139,9 @@ func classifyUplinks(v View) []Flow {
 	return flows
 }
 
-// podND is the neighbour discovery that a pod may send about its address a. The link-layer address in it is the pod's
-// or is left out, which a unicast solicitation and a solicited advertisement may do (RFC 4861, 4.3 and 4.4). The IPv6
-// source of an advertisement is not validated: receivers use the target only.
+// podND matches the neighbour discovery that a pod may send for its address a. The link-layer address in it is the
+// pod's or is omitted, as allowed in a unicast solicitation and a solicited advertisement (RFC 4861, 4.3 and 4.4). The
+// IPv6 source of an advertisement is not validated: receivers use the target only.
 func podND(p Pod, a netip.Addr) []Match {
 	own, none := openflow.LinkAddr{Set: true, MAC: p.MAC}, openflow.LinkAddr{Set: true}
 	solicit := Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborSolicitation, Src: host(a)}
@@ -154,10 +154,10 @@ func podND(p Pod, a netip.Addr) []Match {
 	return out
 }
 
-// classifyPeers appends to flows. There may be thousands of peers: what their flows have in common is one value.
+// classifyPeers appends to flows. There may be thousands of peers: their flows share common values.
 func classifyPeers(flows []Flow,
 	v View) []Flow {
-	// Here and not in Forward, which would need a second flow per pod.
+	// Here, not in Forward, which would need a second flow per pod.
 	actions := []Action{openflow.SetSource(openflow.FromTunnel), openflow.SetEthSrc(v.Gateway.MAC),
 		openflow.Goto(openflow.TableForward)}
 	for _, p := range v.Peers {

@@ -13,19 +13,19 @@ const (
 	resolveSegment  = 400 // owners in a segment of the underlay
 	resolveUplink   = 300 // the rest of the segments: out, or drop
 	resolveOwner    = 200
-	resolveForHost  = 100 // answers to a question that no pod asked
+	resolveForHost  = 100 // replies that no pod requested
 	resolveLastDrop = 0
 )
 
-// ndTTL is the hop limit of all neighbour discovery: with another one it has passed a router, or was meant to, and no
-// host takes it for that (RFC 4861, 7.1). It would only carry data past the tables of policies.
+// ndTTL is the hop limit of all neighbour discovery: with another one it has passed a router, or was meant to, and
+// hosts ignore it (RFC 4861, 7.1). It would only carry data past the policy tables.
 const ndTTL = 255
 
-// linkGroups are the groups that no router forwards to (RFC 4291, 2.7).
+// linkGroups are the groups to which no router forwards (RFC 4291, 2.7).
 var linkGroups = netip.MustParsePrefix("ff02::/16")
 
-// resolve returns the flows of table 1: ARP and neighbour discovery go to the
-// one port that owns the address asked for, or that asked.
+// resolve returns the flows of table 1: ARP and neighbour discovery go to the one port that owns the target address, or
+// to the requester.
 func resolve(v View) []Flow {
 	flows := append(v.room(5, 0), Flow{Kind: openflow.KindBase, Table: openflow.TableResolve, Priority: resolveLastDrop})
 	if g := v.Gateway; g.present() {
@@ -44,8 +44,8 @@ func resolve(v View) []Flow {
 }
 
 // resolveUnderlay returns the flows for addresses that no pod of a segment here has: a bridged pod's requests, replies
-// and announcements go out, and the underlay's are dropped. Which addresses are on the link is not known: it may have
-// prefixes that no pool has, and hosts ask from an address of those.
+// and announcements go out, and the underlay's are dropped. Which addresses are on the link is unknown: it may have
+// prefixes that no pool has, and hosts send requests from those.
 func resolveUnderlay(v View) []Flow {
 	if len(v.segments()) == 0 {
 		return nil
@@ -77,17 +77,17 @@ func resolveUnderlay(v View) []Flow {
 	return flows
 }
 
-// answerARP makes of a request for a the reply that mac has it. The host could not give it in every case: on the
-// interface that has a, rp_filter=1 makes it deaf to pods, whose route leads to the gateway, and on the gateway,
-// which has not, arp_ignore=1 does.
+// answerARP turns a request for a into the reply that a is at mac. The host could not always reply: on the interface
+// with a, rp_filter=1 drops pods' requests, as their route leads to the gateway, and on the gateway, which does not
+// have a, arp_ignore=1 does.
 func answerARP(mac api.MAC, a netip.Addr) []Action {
 	return []Action{openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(mac), openflow.SetARPOp(openflow.ARPReply),
 		openflow.Move("arp_sha", "arp_tha"), openflow.Move("arp_spa", "arp_tpa"), openflow.SetARPSha(mac),
 		openflow.SetARPSpa(a), openflow.OutputInPort}
 }
 
-// resolveTo steers to the owner of addrs what is in the segment: an ARP request or reply names it as target, a
-// solicitation in its target, an advertisement is sent to it.
+// resolveTo sends packets in the segment to the owner of addrs: an ARP request or reply has it as target, so has a
+// solicitation, and an advertisement as destination.
 func resolveTo(kind openflow.Kind, in openflow.Segment, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
 	var flows []Flow
 	add := func(m Match) {
@@ -109,8 +109,8 @@ func resolveTo(kind openflow.Kind, in openflow.Segment, to []Action, mac api.MAC
 	return flows
 }
 
-// resolveToGateway is resolveTo for the host, which would route what is not for it: a solicitation is for the address
-// in question, or for a group of the link (RFC 4861, 4.3).
+// resolveToGateway is resolveTo for the host, which would route packets that are not for it: a solicitation's
+// destination is the address in question, or a group of the link (RFC 4861, 4.3).
 func resolveToGateway(g Gateway, to []Action) (flows []Flow) {
 	for _, f := range resolveTo(openflow.KindGateway, 0, to, g.MAC, g.Addrs) {
 		if f.Match.ICMPv6 == openflow.NeighborSolicitation {

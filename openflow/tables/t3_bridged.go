@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// forwardToBridged returns the flows that lead to p: in its segment from the underlay, by its MAC alone, and from
-// pods; from the host; and from routed pods if p is untagged. Nothing else on this node leads to it.
+// forwardToBridged returns the flows that lead to p: in its segment from the underlay, by its MAC only, and from pods;
+// from the host; and from routed pods if p is untagged. Nothing else on this node leads to it.
 func forwardToBridged(p Pod) []Flow {
 	to := toPort(p.MAC, p.Port)
 	flows := []Flow{{Kind: openflow.KindPod, Table: openflow.TableForward, Priority: forwardSegment,
@@ -32,8 +32,8 @@ func forwardToBridged(p Pod) []Flow {
 	return flows
 }
 
-// forwardBridged returns the flows for all other packets of bridged pods and
-// from the uplink. Neither ever meets a flow of routed pods.
+// forwardBridged returns the flows for all other packets from bridged pods and the uplink. Neither ever matches a flow
+// of routed pods.
 func forwardBridged(v View) []Flow {
 	segments := v.segments()
 	if len(segments) == 0 {
@@ -75,8 +75,8 @@ func forwardBridged(v View) []Flow {
 	return flows
 }
 
-// forwardNearby returns the flows from untagged pods to routed pods of the node. A port drops without a word what is
-// larger than its MTU. The host, which gets that, fragments it, or says that it is too large.
+// forwardNearby returns the flows from untagged pods to routed pods of the node. A port silently drops what is larger
+// than its MTU. The host, which gets that, fragments it or reports the MTU.
 func forwardNearby(v View) (flows []Flow) {
 	const header = 14 // of Ethernet
 	untagged := openflow.SegmentOf(0)
@@ -107,7 +107,7 @@ func forwardNearby(v View) (flows []Flow) {
 	return flows
 }
 
-// viaHost are all destinations that bridged pods reach through the host.
+// viaHost returns all destinations that bridged pods reach through the host.
 func (v View) viaHost() []netip.Prefix {
 	out := slices.Clone(v.ViaHost)
 	for _, a := range slices.Concat(v.NodeAddrs, v.Gateway.Addrs) {

@@ -9,10 +9,10 @@ import (
 // Priorities in table Forward.
 const (
 	forwardSegment  = 500 // bridged pods in their segment
-	forwardTooLarge = 491 // of forwardNear, what is larger than the MTU of routed pods: to the host
-	forwardNear     = 490 // from the untagged ones to routed pods of this node
-	forwardOwn      = 485 // from bridged pods, through the host, to what there is of the node's own podCIDRs
-	forwardNotOwn   = 482 // drop: the rest of these, for each of whose addresses the host would keep a neighbour
+	forwardTooLarge = 491 // of forwardNear, packets larger than routed pods' MTU: to the host
+	forwardNear     = 490 // from untagged ones to routed pods of this node
+	forwardOwn      = 485 // from bridged pods, through the host, to used addresses of the node's own podCIDRs
+	forwardNotOwn   = 482 // drop: the rest of these, since the host would keep a neighbour entry for each address
 	forwardViaHost  = 480 // from bridged pods to the host and through it
 	forwardUplink   = 470 // the rest of the segments: out, or drop
 	forwardNever    = 300 // drop: destinations that are never routed
@@ -24,7 +24,7 @@ const (
 )
 
 // Destinations that are never routed: multicast, broadcast and link-local addresses (RFC 4291, 2.5.6 and 2.7).
-// Neighbour discovery, which uses them, never gets to this table.
+// Neighbour discovery, which uses them, never reaches this table.
 var (
 	linkLocal  = netip.MustParsePrefix("fe80::/10")
 	multicast6 = netip.MustParsePrefix("ff00::/8")
@@ -32,7 +32,7 @@ var (
 	broadcast4 = netip.MustParsePrefix("255.255.255.255/32")
 )
 
-// forward returns the flows of table 3: from the destination address to port, Ethernet header and TTL.
+// forward returns the flows of table 3: they map the destination address to port, Ethernet header and TTL.
 func forward(v View) []Flow {
 	flows := append(v.room(2, 4), Flow{Kind: openflow.KindBase, Table: openflow.TableForward, Priority: forwardLastDrop})
 	for _, p := range []netip.Prefix{multicast4, broadcast4, multicast6, linkLocal} {
@@ -79,8 +79,8 @@ func forwardGateway(g Gateway) []Flow {
 	return flows
 }
 
-// forwardToPeers appends to flows those that route to peers' pods. From the tunnel there is no such flow: what a peer
-// sends is never sent on.
+// forwardToPeers appends the flows that route to peers' pods. There is none for packets from the tunnel: a peer's
+// packets are never forwarded to another.
 func forwardToPeers(flows []Flow, v View) []Flow {
 	ttl, mac, output := Action(openflow.DecTTL{}), Action(openflow.SetEthSrc(v.Gateway.MAC)),
 		Action(openflow.Output(v.TunnelPort))

@@ -8,14 +8,14 @@ import (
 
 // Priorities in table Output.
 const (
-	outputNoRouter = 200 // drop: by which routers agree who of them is the gateway
+	outputNoRouter = 200 // drop: protocols with which routers elect the gateway
 	outputUplink   = 100
 	outputLastDrop = 0
 )
 
 // output returns the flows of table 4: what leaves by the uplink gets the tag of its segment. Only frames of bridged
-// pods come here, and Classify has seen that each has its pod's MAC as source. One with the node's would teach the
-// underlay's switches, the node's own among them, the wrong port.
+// pods arrive here, and Classify has checked that each has its pod's MAC as source. With the node's MAC, the underlay's
+// switches, including the node's own, would learn the wrong port.
 func output(v View) []Flow {
 	segments := v.segments()
 	if len(segments) == 0 {
@@ -36,9 +36,10 @@ func output(v View) []Flow {
 	return append(flows, outputNoRouters()...)
 }
 
-// outputNoRouters drops what makes routers leave their addresses to who sent it: VRRP (RFC 9568), HSRP of both versions
-// and GLBP. A pod can be no such router: Classify takes the shared address and MAC from none. Other routing protocols
-// pass. Matching IPv4 by group only, and IPv6, whose protocol Classify has looked at, by that, costs no megaflow.
+// outputNoRouters drops packets that make routers yield their addresses to the sender: VRRP (RFC 9568), HSRP of both
+// versions and GLBP. A pod cannot be such a router: Classify drops the shared address and MAC from all pods. Other
+// routing protocols pass. Matching IPv4 by group only, and IPv6 by protocol, which Classify has already matched, costs
+// no megaflow.
 func outputNoRouters() (out []Flow) {
 	const vrrp, udp, hsrp = 112, 17, 1985
 	all := Match{EtherType: openflow.IPv4, Dst: host(netip.AddrFrom4([4]byte{224, 0, 0, 2})), Protocol: 1 + udp,

@@ -8,12 +8,12 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// View is all that the flows of a node depend on. Port numbers are OpenFlow port numbers as read from OVSDB; 0 means
-// that the port is not there (yet) and gets no flows.
+// View is all that a node's flows depend on. Port numbers are OpenFlow port numbers as read from OVSDB; 0 means that
+// the port does not exist (yet) and gets no flows.
 type View struct {
 	Gateway    Gateway
 	TunnelPort uint32
-	// Uplink is the port that carries the underlay's frames, with their VLAN tags.
+	// Uplink is the port that carries underlay frames, with their VLAN tags.
 	Uplink uint32
 	Pods   []Pod
 	Peers  []Peer
@@ -22,7 +22,7 @@ type View struct {
 	// ViaHost are further destinations of bridged pods for which the node is
 	// the router: the cluster's Services, and podCIDRs.
 	ViaHost []netip.Prefix
-	// RoutedMTU is that of routed pods, in bytes, if bridged ones have a greater one; otherwise 0.
+	// RoutedMTU is routed pods' MTU, in bytes, if bridged ones have a larger one; otherwise 0.
 	RoutedMTU int
 }
 
@@ -63,7 +63,7 @@ type Pod struct {
 	Port  uint32
 	MAC   api.MAC
 	Addrs []netip.Addr
-	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or untagged where that is 0.
+	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or untagged if that is 0.
 	Bridged bool
 	VLAN    uint16
 }
@@ -76,7 +76,7 @@ func (p Pod) segment() openflow.Segment {
 	return openflow.SegmentOf(p.VLAN)
 }
 
-// segments are those that bridged pods are in, in order.
+// segments returns the segments of bridged pods, sorted.
 func (v View) segments() []openflow.Segment {
 	var out []openflow.Segment
 	for _, p := range v.Pods {
@@ -91,12 +91,11 @@ func (v View) segments() []openflow.Segment {
 // Peer is another node.
 type Peer struct {
 	Name string
-	// PodCIDRs are those that are reached through the tunnel.
+	// PodCIDRs are reached through the tunnel.
 	PodCIDRs []netip.Prefix
-	// Direct are podCIDRs that the host routes without the tunnel. They have no
-	// flow in Forward; Classify accepts them as sources out of the tunnel all the same.
+	// Direct are podCIDRs that the host routes without the tunnel. They have no flow in Forward; Classify nevertheless
+	// accepts them as sources out of the tunnel.
 	Direct []netip.Prefix
-	// Tunnel is the peer's tunnel endpoint. Invalid when the peer is not
-	// reached through the tunnel; it then gets no flows.
+	// Tunnel is the peer's tunnel endpoint. Invalid if the peer is not reached through the tunnel; it then gets no flows.
 	Tunnel netip.Addr
 }

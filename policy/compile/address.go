@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// address is one that a pod or a node has, or that has a flow. There is one for each pod of the cluster.
+// address is the address of a pod or a node, or one with a flow. There is one for each pod of the cluster.
 type address struct {
-	pod  *pod    // who has it; nil: none
+	pod  *pod    // its owner; nil: none
 	more *others // nil: none
 	// peers are by direction.
 	peers [2]peer
 }
 
-// others have an address as well: nodes, and pods whose objects are out of date, in their order.
+// others have the address as well: nodes, and pods with outdated objects, in order.
 type others struct {
 	pods  []*pod
 	nodes []string
 }
 
-// peer is what the flow of an address or network says: its class, 0 for none. guards: see Flow. The zero value is no
-// flow.
+// peer is the content of the flow of an address or network: its class, 0 for none. guards: see Flow. The zero value is
+// no flow.
 type peer struct {
 	class        uint32
 	flow, guards bool
@@ -34,7 +34,7 @@ func (a *address) others() *others {
 	return a.more
 }
 
-// nodes are those that have the address.
+// nodes returns the nodes that have the address.
 func (a *address) nodes() []string {
 	if a.more == nil {
 		return nil
@@ -71,7 +71,7 @@ func (c *Compiler) addr(a netip.Addr) *address {
 	return c.addrs[a]
 }
 
-// dropAddr forgets what of an address nothing needs any more.
+// dropAddr drops what is no longer needed of an address.
 func (c *Compiler) dropAddr(a netip.Addr) {
 	at := c.addrs[a]
 	if at.more != nil && len(at.more.pods)+len(at.more.nodes) == 0 {
@@ -82,7 +82,7 @@ func (c *Compiler) dropAddr(a netip.Addr) {
 	}
 }
 
-// peer returns what the flow of an address or network says.
+// peer returns the content of the flow of an address or network.
 func (c *Compiler) peer(s *side, p netip.Prefix) peer {
 	if !p.IsSingleIP() {
 		return s.networks[p]
@@ -105,7 +105,7 @@ func (c *Compiler) setPeer(s *side, p netip.Prefix, now peer) {
 	}
 }
 
-// eachPeer are the addresses and networks that have a flow.
+// eachPeer iterates over the addresses and networks that have a flow.
 func (c *Compiler) eachPeer(s *side) iter.Seq2[netip.Prefix, peer] {
 	return func(yield func(netip.Prefix, peer) bool) {
 		for p, at := range s.networks {
@@ -121,8 +121,8 @@ func (c *Compiler) eachPeer(s *side) iter.Seq2[netip.Prefix, peer] {
 	}
 }
 
-// later orders pods with one address: the later one has it. What the node itself has given to a pod, no other has: the
-// API server learns that later, after a reboot say, when addresses are given anew.
+// later orders pods with the same address: the later one has it. An address that the node itself has allocated to a pod
+// belongs to no other: the API server may be outdated, for example after a reboot, when addresses are reallocated.
 func later(a, b *pod) int {
 	switch {
 	case a.Local != b.Local:

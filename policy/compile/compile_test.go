@@ -229,8 +229,8 @@ func TestTooManyRules(t *testing.T) {
 	}
 	o.SetPod(podOf(0, 1, false))
 	o.Changes()
-	want := []string{"4001 rules for one group of peers meet in one flow, and 4000 fit: the others accept nothing",
-		"4001 rules for one pod meet in one flow, and 4000 fit: the others accept nothing"}
+	want := []string{"4001 rules for one group of peers share one flow, and 4000 fit: the others accept nothing",
+		"4001 rules for one pod share one flow, and 4000 fit: the others accept nothing"}
 	if got := o.Problems(); !reflect.DeepEqual(got, want) {
 		t.Errorf("the problems are %q", got)
 	}

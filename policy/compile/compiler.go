@@ -9,34 +9,34 @@ import (
 )
 
 // Compiler has the cluster's objects, and what follows from them for the local pods. Its methods must not be called
-// at the same time. The zero value is not usable.
+// concurrently. The zero value is not usable.
 type Compiler struct {
 	local      map[policy.PodKey]*pod
 	namespaces map[string]*namespace // with all pods
 	nodes      map[string]policy.Node
 	policies   map[policy.Ref]*entry
 	addrs      map[netip.Addr]*address
-	// numbers are those that a named port has, with the number of pods.
+	// numbers are the port numbers of a named port, with their pod count.
 	numbers map[policy.NamedPort]map[uint16]int
 	sides   [2]*side
-	// rules are by their number.
+	// rules are by number.
 	rules map[uint32]*conjunction
-	// unranked is true if the ranks of rules are out of date, and refresh has the policies whose rules are.
+	// unranked is true if the ranks of rules are out of date, and refresh has the policies with outdated rules.
 	unranked bool
 	refresh  map[*entry]struct{}
-	// hash makes the numbers of rules, classes and groups.
+	// hash computes the numbers of rules, classes and groups.
 	hash func(string) uint32
 }
 
 // pod is a pod that policies can select: without hostNetwork. A cluster has many of them, and few are local.
 type pod struct {
 	*policy.Pod
-	*subject // nil if it never was local
+	*subject // nil if it was never local
 }
 
 // subject is what follows from policies for a local pod.
 type subject struct {
-	// policies select it.
+	// policies select the pod.
 	policies map[*entry]struct{}
 	// conjunctions, groups and flows are by direction.
 	conjunctions [2]map[*conjunction]struct{}
@@ -44,7 +44,7 @@ type subject struct {
 	flows        [2][]Match
 }
 
-// namespace is one that an object names.
+// namespace is a namespace that an object names.
 type namespace struct {
 	labels map[string]string
 	known  bool // there is an object
@@ -53,18 +53,18 @@ type namespace struct {
 	policies map[policy.Ref]*entry
 }
 
-// entry is a policy, and what it comes to on this node.
+// entry is a policy, and its result on this node.
 type entry struct {
 	policy.Policy
 	subjects     map[*pod]struct{}
 	conjunctions map[string]*conjunction // by key
-	// rank is that of the first rule, by direction, and moved is true if it has changed.
+	// rank is the rank of the first rule, by direction, and moved is true if it has changed.
 	rank  [2]uint32
 	moved bool
 	used  map[policy.NamedPort]struct{} // the named ports of its rules
 }
 
-// New returns a Compiler that knows no object.
+// New returns a Compiler without objects.
 func New() *Compiler {
 	c := &Compiler{
 		local:      map[policy.PodKey]*pod{},
@@ -99,7 +99,7 @@ func (c *Compiler) SetPod(p *policy.Pod) {
 		if old.Local && !p.Local {
 			c.deselect(old)
 		}
-		// What is local stays the same value: flows and rules refer to it.
+		// The local part stays the same value: flows and rules refer to it.
 		ports := !slices.Equal(old.Ports, p.Ports)
 		old.Pod = p
 		if ports && old.subject != nil {
@@ -125,7 +125,7 @@ func (c *Compiler) DeletePod(key policy.PodKey) {
 	c.dropNamespace(key.Namespace)
 }
 
-// Pod returns what SetPod was called with last for a pod; nil if there is none.
+// Pod returns the pod last passed to SetPod; nil if there is none.
 func (c *Compiler) Pod(key policy.PodKey) *policy.Pod {
 	if p := c.pod(key); p != nil {
 		return p.Pod
@@ -145,7 +145,7 @@ func samePod(a, b *policy.Pod) bool {
 		slices.Equal(a.Ports, b.Ports) && maps.Equal(a.Labels, b.Labels)
 }
 
-// addPeer and forgetPeer keep what others see of a pod.
+// addPeer and forgetPeer maintain what others see of a pod.
 func (c *Compiler) addPeer(p *pod) {
 	for _, a := range p.Addrs {
 		c.addr(a).add(p)
@@ -173,7 +173,7 @@ func (c *Compiler) dirtyAddr(a netip.Addr) {
 	}
 }
 
-// countPort adds n pods that have a named port. Rules that name it depend on the numbers that there are.
+// countPort adds n pods that have a named port. Rules that name it depend on which numbers exist.
 func (c *Compiler) countPort(p policy.PodPort, n int) {
 	numbers := c.numbers[p.NamedPort]
 	if numbers == nil {
@@ -210,7 +210,7 @@ func (c *Compiler) SetNamespace(n policy.Namespace) {
 	c.namespaceChanged(n.Name, ns)
 }
 
-// DeleteNamespace removes a Namespace. Its pods, if there are any, are those of an unknown one then: see Closed.
+// DeleteNamespace removes a Namespace. Its pods, if there are any, are then in an unknown one: see Closed.
 func (c *Compiler) DeleteNamespace(name string) {
 	ns := c.namespaces[name]
 	if ns == nil || !ns.known {
@@ -233,7 +233,7 @@ func (c *Compiler) namespaceChanged(name string, ns *namespace) {
 	}
 }
 
-// namespace returns the one of that name, known or not.
+// namespace returns the namespace of that name, known or not.
 func (c *Compiler) namespace(name string) *namespace {
 	ns := c.namespaces[name]
 	if ns == nil {
@@ -243,7 +243,7 @@ func (c *Compiler) namespace(name string) *namespace {
 	return ns
 }
 
-// dropNamespace forgets a namespace that no object names any more.
+// dropNamespace drops a namespace that no object names any more.
 func (c *Compiler) dropNamespace(name string) {
 	if ns := c.namespaces[name]; !ns.known && len(ns.pods)+len(ns.policies) == 0 {
 		delete(c.namespaces, name)
@@ -343,8 +343,8 @@ func selected(s policy.Subjects, p *pod, ns *namespace) bool {
 	return inNamespace(s, p.Namespace, ns) && s.Pods.Matches(p.Labels)
 }
 
-// inNamespace reports whether s selects pods of a namespace. One that is not known yet is selected by its name only,
-// or by a selector that wants no label.
+// inNamespace reports whether s selects pods of a namespace. One that is not known yet is selected only by name, or by
+// a selector that requires no label.
 func inNamespace(s policy.Subjects, name string, ns *namespace) bool {
 	switch {
 	case s.Namespace != "":
@@ -355,7 +355,7 @@ func inNamespace(s policy.Subjects, name string, ns *namespace) bool {
 	return s.Namespaces.Matches(ns.labels)
 }
 
-// selectPod brings up to date which policies apply to p.
+// selectPod updates which policies apply to p.
 func (c *Compiler) selectPod(p *pod) {
 	if !p.Local {
 		return
@@ -382,7 +382,7 @@ func (c *Compiler) selectPod(p *pod) {
 	}
 }
 
-// deselect takes p out of all policies.
+// deselect removes p from all policies.
 func (c *Compiler) deselect(p *pod) {
 	if p.subject == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// conjunction is a rule, or the part of it with one number of a named port.
+// conjunction is a rule, or its part for one number of a named port.
 type conjunction struct {
 	number    uint32
 	key       string
@@ -21,7 +21,7 @@ type conjunction struct {
 	direction policy.Direction
 	tier      policy.Tier
 	rank      uint32
-	// sets are its peers, anyPeer: they do not matter. The same of ports.
+	// sets are its peers, anyPeer: they do not matter. Likewise for ports.
 	sets     []*set
 	anyPeer  bool
 	ports    []policy.PortRange
@@ -31,16 +31,16 @@ type conjunction struct {
 	widened  string // see part
 }
 
-// part is a conjunction before it has a number.
+// part is a conjunction without a number yet.
 type part struct {
 	rule     policy.Rule
 	sets     []set
 	ports    []policy.PortRange
 	subjects map[*pod]struct{}
-	widened  string // what the rule does instead of what it says
+	widened  string // what the rule does instead of what it specifies
 }
 
-// rank gives the policies of Admin and Baseline their ranks.
+// rank assigns ranks to the policies of Admin and Baseline.
 func (c *Compiler) rank() {
 	if !c.unranked {
 		return
@@ -70,7 +70,7 @@ func (c *Compiler) rank() {
 	}
 }
 
-// refreshEntry makes the conjunctions of e those that its rules and subjects come to.
+// refreshEntry updates the conjunctions of e from its rules and subjects.
 func (c *Compiler) refreshEntry(e *entry) {
 	parts := map[string]part{}
 	directions := map[string]policy.Direction{}
@@ -83,7 +83,7 @@ func (c *Compiler) refreshEntry(e *entry) {
 				for _, p := range c.fit(e, policy.Direction(d), r) {
 					key := p.key(e, policy.Direction(d))
 					if twice, ok := parts[key]; ok {
-						// Another rule that says the same, or another named port of the same number.
+						// Another identical rule, or another named port of the same number.
 						p.rule, p.subjects = twice.rule, union(p.subjects, twice.subjects)
 					}
 					parts[key], directions[key] = p, policy.Direction(d)
@@ -105,7 +105,7 @@ func (c *Compiler) refreshEntry(e *entry) {
 			old = c.add(e, key, directions[key], p)
 			e.conjunctions[key] = old
 		}
-		old.rule, old.widened = p.rule, p.widened // another place among the rules, or another name
+		old.rule, old.widened = p.rule, p.widened // another index, or another name
 		old.apply(p.subjects, c.sides[old.direction])
 	}
 }
@@ -144,7 +144,7 @@ func single(p policy.PodPort) policy.PortRange {
 	return policy.PortRange{Protocol: p.Protocol, First: p.Number, Last: p.Number}
 }
 
-// portsOf returns the ports of the cluster's pods that have a name.
+// portsOf returns the ports of the cluster's pods that match a named port.
 func (c *Compiler) portsOf(named policy.NamedPort) []policy.PodPort {
 	var out []policy.PodPort
 	for _, protocol := range []policy.Protocol{policy.TCP, policy.UDP, policy.SCTP} {
@@ -159,7 +159,7 @@ func (c *Compiler) portsOf(named policy.NamedPort) []policy.PodPort {
 	return out
 }
 
-// withPort divides pods by the number that a named port has; those without it are left out.
+// withPort divides pods by the number of a named port; those without it are left out.
 func withPort(pods map[*pod]struct{}, named policy.NamedPort) map[policy.PodPort]map[*pod]struct{} {
 	out := map[policy.PodPort]map[*pod]struct{}{}
 	for p := range pods {
@@ -176,7 +176,7 @@ func withPort(pods map[*pod]struct{}, named policy.NamedPort) map[policy.PodPort
 	return out
 }
 
-// key tells conjunctions apart. Two rules of a NetworkPolicy that say the same are one.
+// key identifies a conjunction. Two identical rules of a NetworkPolicy are one.
 func (p part) key(e *entry, d policy.Direction) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s", e.Ref, d, p.rule.Verdict)
@@ -192,7 +192,7 @@ func (p part) key(e *entry, d policy.Direction) string {
 	return b.String()
 }
 
-// add makes a conjunction of a part, without subjects.
+// add creates a conjunction from a part, without subjects.
 func (c *Compiler) add(e *entry, key string, d policy.Direction, p part) *conjunction {
 	s := c.sides[d]
 	n := &conjunction{key: key, entry: e, rule: p.rule, direction: d, tier: e.Tier,
@@ -216,7 +216,6 @@ func (c *Compiler) add(e *entry, key string, d policy.Direction, p part) *conjun
 	return n
 }
 
-// remove takes a conjunction away.
 func (c *Compiler) remove(n *conjunction) {
 	s := c.sides[n.direction]
 	n.apply(nil, s)
@@ -232,7 +231,7 @@ func (c *Compiler) remove(n *conjunction) {
 	delete(c.rules, n.number)
 }
 
-// apply makes subjects the pods that the conjunction applies to.
+// apply sets the pods to which the conjunction applies.
 func (n *conjunction) apply(subjects map[*pod]struct{}, s *side) {
 	for p := range n.subjects {
 		if _, stays := subjects[p]; !stays {
@@ -254,12 +253,12 @@ func (n *conjunction) apply(subjects map[*pod]struct{}, s *side) {
 	}
 }
 
-// match is the part of a Match that all flows of n have.
+// match returns the part of a Match that all flows of n share.
 func (n *conjunction) match(kind Kind) Match {
 	return Match{Direction: n.direction, Kind: kind, Tier: n.tier, Rank: n.rank}
 }
 
-// dimensions are pod or group, class, port, as far as they matter.
+// dimensions counts those of pod or group, class, and port that matter.
 func (n *conjunction) dimensions() uint8 {
 	d := uint8(1)
 	if !n.anyPeer {
@@ -271,13 +270,13 @@ func (n *conjunction) dimensions() uint8 {
 	return d
 }
 
-// clause is n's in flows of a dimension.
+// clause returns n's clause in flows of a dimension.
 func (n *conjunction) clause(kind Kind) Clause {
 	number := map[Kind]uint8{Pod: 1, Group: 1, Class: 2, Port: n.dimensions()}[kind]
 	return Clause{n.number, number, n.dimensions()}
 }
 
-// portMatches are the flows that n is part of by its ports.
+// portMatches returns the matches of the flows that n is part of by its ports.
 func (n *conjunction) portMatches() []Match {
 	var out []Match
 	if n.dimensions() == 1 {
@@ -301,7 +300,7 @@ func hash(text string) uint32 {
 	return binary.BigEndian.Uint32(sum[:])
 }
 
-// freeNumber returns the first number from start on, but 0, that is not taken.
+// freeNumber returns the first number from start on that is neither 0 nor taken.
 func freeNumber(start uint32, taken func(uint32) bool) uint32 {
 	for start == 0 || taken(start) {
 		start++

@@ -8,64 +8,65 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// Kind is what a flow is for. It says which fields of Match are set.
+// Kind is the purpose of a flow. It determines which fields of Match are set.
 type Kind uint8
 
 const (
 	// Address gives packets of peers their class. Longer prefixes win.
 	Address Kind = 1
-	// Member gives packets of the pod that they are judged for its group, which Admin and Baseline match.
+	// Member gives packets the group of the pod for which they are judged, which Admin and Baseline match.
 	Member Kind = 2
 	// Pod in NetworkPolicy, Group in the other tiers, Class and Port are the dimensions of conjunctions.
 	Pod   Kind = 3
 	Group Kind = 4
 	Class Kind = 5
 	Port  Kind = 6
-	// Rule is for packets that a conjunction takes: its verdict.
+	// Rule is the verdict for packets that a conjunction matches.
 	Rule Kind = 7
-	// Whole is for pods or groups and rules without other dimensions: the verdict at once. It wins over conjunctions of
-	// its rank.
+	// Whole is the immediate verdict for pods or groups and rules without other dimensions. It takes precedence over
+	// conjunctions of its rank.
 	Whole Kind = 8
-	// Isolated denies what no rule has accepted to pods that a NetworkPolicy isolates. It comes last in its tier.
+	// Isolated denies what no rule has accepted, for pods that a NetworkPolicy isolates. It is last in its tier.
 	Isolated Kind = 9
-	// Closed denies everything to a pod whose rules are unknown. It comes first of all.
+	// Closed denies everything for a pod whose rules are unknown. It is first of all.
 	Closed Kind = 10
 )
 
-// Match identifies a flow. A connection that no flow of a tier takes goes on to the next tier, and is accepted at last.
+// Match identifies a flow. A connection that no flow of a tier matches continues to the next tier, and is accepted
+// after the last.
 type Match struct {
 	Direction policy.Direction
 	Kind      Kind
 	// Tier is 0 for Address and Member.
 	Tier policy.Tier
-	// Rank orders the flows of a tier: the lower one is first. All of NetworkPolicy have 0.
+	// Rank orders the flows of a tier, lowest first. All of NetworkPolicy have 0.
 	Rank uint32
-	// Address is the peer's, source of ingress and destination of egress.
+	// Address is the peer's: the source for ingress, the destination for egress.
 	Address netip.Prefix
-	// Pod is the pod of this node that the connection is judged for.
+	// Pod is the pod of this node for which the connection is judged.
 	Pod policy.PodKey
 	// Group of the pod and Class of the peer, never 0.
 	Group, Class uint32
-	// Protocol and destination port, as many bits as Mask has.
+	// Protocol and destination port, with the bits of Mask.
 	Protocol   policy.Protocol
 	Port, Mask uint16
 	// Rule is the conjunction's number, never 0.
 	Rule uint32
 }
 
-// Flow is what to do with the packets of a Match.
+// Flow says what to do with packets of a Match.
 type Flow struct {
 	Match
 	// Set is the class of an Address, and the group of a Member.
 	Set uint32
-	// Guards is true for an Address without whose flow packets might get further than with it: there is a network around
-	// it, or a rule that does not accept has it.
+	// Guards is true for an Address whose flow, if missing, might let packets get further: there is a network around it,
+	// or a rule that does not accept has it.
 	Guards bool
 	// Clauses are the conjunctions that a Pod, Group, Class or Port is part of, sorted.
 	Clauses []Clause
-	// LeftOut is how many more there are than a flow can have.
+	// LeftOut is how many clauses exceed what a flow can have.
 	LeftOut int
-	// Verdict is that of Rule, Whole, Isolated and Closed, and By the rule's number; 0 for the latter two.
+	// Verdict is the verdict of Rule, Whole, Isolated and Closed, and By the rule's number; 0 for the latter two.
 	Verdict policy.Verdict
 	By      uint32
 }
@@ -76,11 +77,11 @@ type Clause struct {
 	Number, Of uint8
 }
 
-// Changes is what differs since the last one.
+// Changes is what has changed since the last Changes.
 type Changes struct {
 	Put    []Flow
 	Delete []Match
-	// Forbids is false if no connection is denied now that was accepted before. It may be true without need.
+	// Forbids is false if no connection accepted before is denied now. It may be true unnecessarily.
 	Forbids bool
 }
 
@@ -95,7 +96,7 @@ func (f Flow) equal(g Flow) bool {
 
 func compareClauses(a, b Clause) int { return cmp.Compare(a.Rule, b.Rule) }
 
-// masked returns the matches that take the ports of a range: a mask takes 2^n ports that begin at a multiple of 2^n.
+// masked returns the matches for a port range: a mask matches 2^n ports that begin at a multiple of 2^n.
 func masked(p policy.PortRange) []Match {
 	var out []Match
 	for first, last := uint32(p.First), uint32(p.Last); first <= last; {

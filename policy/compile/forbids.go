@@ -6,8 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// narrows reports whether an address that is part of sets now, and was of others before, may be denied what it was
-// accepted for.
+// narrows reports whether an address whose sets change from before to now may be denied what it was accepted for.
 func narrows(before, now []*set) bool {
 	denies := func(s *set) bool {
 		for n := range s.users {
@@ -21,14 +20,14 @@ func narrows(before, now []*set) bool {
 		slices.ContainsFunc(now, func(s *set) bool { return !slices.Contains(before, s) && denies(s) })
 }
 
-// forbids reports whether a flow that takes the place of another, or of none, may deny what was accepted; now is nil
-// for one that goes. Of the classes of addresses, narrows has said it.
+// forbids reports whether a flow that replaces another, or none, may deny what was accepted; now is nil for a removed
+// one. For classes of addresses, narrows decides.
 func (s *side) forbids(c *Compiler, m Match, old Flow, was bool, now *Flow) bool {
 	switch {
 	case m.Kind == Isolated || m.Kind == Closed:
 		return !was
 	case m.Kind == Class && (!was || s.numbers[m.Class] == nil):
-		return false // of a class that no address had, or has
+		return false // of a class that no address had or has
 	case m.Pod != (policy.PodKey{}) && c.local[m.Pod] == nil:
 		return false // the pod has gone
 	case m.Tier != policy.NetworkPolicy || now == nil:

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// group is local pods that the same rules of ClusterNetworkPolicies apply to in one direction. NetworkPolicies do not
-// count, or every namespace would have groups of its own, each with flows for each rule of the cluster's policies.
+// group is the local pods to which the same ClusterNetworkPolicy rules apply in one direction. NetworkPolicies do not
+// count, or every namespace would have its own groups, each with flows for each rule of the cluster's policies.
 type group struct {
 	number       uint32
 	key          string
@@ -17,8 +17,8 @@ type group struct {
 	flows        []Match
 }
 
-// regroup finds the groups of pods whose rules have changed, and returns those whose flows may be others. Groups that
-// have no pod any more are returned, too, for the last time.
+// regroup finds the groups of pods whose rules have changed, and returns those whose flows may have changed. Groups
+// without pods are returned too, for the last time.
 func (s *side) regroup(c *Compiler) map[*group]struct{} {
 	dirty := map[*group]struct{}{}
 	for p := range s.dirty.pods {
@@ -74,7 +74,7 @@ func (s *side) groupOf(c *Compiler, p *pod) *group {
 	return g
 }
 
-// groupFlows are those of the rules that apply to g.
+// groupFlows returns the flows of the rules that apply to g.
 func (g *group) groupFlows() []Flow {
 	if g.pods == 0 {
 		return nil
@@ -96,7 +96,7 @@ func ofTier(conjunctions map[*conjunction]struct{}, networkPolicy bool) map[*con
 	return out
 }
 
-// subjectFlows are those of the rules that apply to a pod or group.
+// subjectFlows returns the flows of the rules that apply to a pod or group.
 func subjectFlows(kind Kind, conjunctions map[*conjunction]struct{}, at func(Match) Match) []Flow {
 	flows := clauseFlows(kind, conjunctions, at)
 	whole := map[Match]*conjunction{}

@@ -8,16 +8,16 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// Idle is a policy that, as a whole or by a port's name, does nothing to any pod.
+// Idle is a policy that, as a whole or in a named port, affects no pod.
 type Idle struct {
 	Policy policy.Ref
-	// Ports are those that its rules name and no pod has that they could be of: of ingress, the policy's own pods. None:
-	// it selects no pod.
+	// Ports are the named ports of its rules that no relevant pod has: for ingress, the policy's own pods. None: it
+	// selects no pod.
 	Ports []policy.NamedPort
 }
 
-// Idle returns the policies whose labels select no pod, or that name a port that no pod has, sorted. All pods must be
-// known, not only local ones. Those with host networks count as none, as no policy applies to them.
+// Idle returns, sorted, the policies whose labels select no pod, or that name a port that no pod has. All pods must be
+// known, not only local ones. Pods with hostNetwork do not count, as no policy applies to them.
 func (c *Compiler) Idle() []Idle {
 	var out []Idle
 	for _, ref := range slices.SortedFunc(maps.Keys(c.policies), func(a, b policy.Ref) int {
@@ -35,13 +35,13 @@ func (c *Compiler) Idle() []Idle {
 	return out
 }
 
-// byLabels reports whether labels select the pods, in which there may be a mistake. A policy for whatever pods a
-// namespace gets waits for these.
+// byLabels reports whether labels select the pods, since labels may be mistaken. A policy for all pods of a namespace
+// may just be waiting for pods.
 func byLabels(s policy.Subjects) bool {
 	return !s.Pods.Everything() || s.Namespace == "" && !s.Namespaces.Everything()
 }
 
-// anySubject reports whether e selects a pod that is so, on any node.
+// anySubject reports whether e selects a pod for which so is true, on any node.
 func (c *Compiler) anySubject(e *entry, so func(*pod) bool) bool {
 	for name, ns := range c.namespaces {
 		if e.Subject.Namespace != "" {

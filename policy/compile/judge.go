@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// Connection is one that a pod of this node is asked about: as ingress with the source as its peer, as egress with the
-// destination. Port is the destination's, and 0 for protocols without ports.
+// Connection is a connection to judge for a pod of this node: as ingress with the source as its peer, as egress with
+// the destination. Port is the destination's, and 0 for protocols without ports.
 type Connection struct {
 	Direction policy.Direction
 	Pod       policy.PodKey
@@ -23,20 +23,19 @@ type Connection struct {
 type Decision struct {
 	// Verdict is Accept or Deny.
 	Verdict policy.Verdict
-	// Tier is the one that has decided; 0 if none has, and everything is accepted by default, or nothing, as the pod is
-	// Closed.
+	// Tier is the tier that decided; 0 if none did, so everything is accepted by default, or nothing if the pod is Closed.
 	Tier policy.Tier
-	// Rule is the one that has decided. Without one, a pod is denied what no rule of those that isolate it accepts.
+	// Rule is the rule that decided. Without one, a pod is denied what no rule of the policies that isolate it accepts.
 	Rule *RuleRef
 	// IsolatedBy are the NetworkPolicies that isolate the pod in this direction, sorted.
 	IsolatedBy []policy.Ref
-	// Misses are the rules of these that almost accept: the peer is theirs or the port is, and the other is not.
+	// Misses are their rules that almost accept: either the peer or the port matches, but not both.
 	Misses []Miss
 	// Closed is true if the pod's Namespace is unknown, and with it the rules.
 	Closed bool
 }
 
-// RuleRef names a rule of a policy: as index among those of its direction, and by its name, if it has one.
+// RuleRef names a rule of a policy: by its index in its direction, and by its name, if it has one.
 type RuleRef struct {
 	Policy    policy.Ref
 	Tier      policy.Tier
@@ -46,18 +45,18 @@ type RuleRef struct {
 	Verdict   policy.Verdict
 }
 
-// Miss is a rule that takes a Connection but for its peer, or but for its port.
+// Miss is a rule that would match a Connection except for its peer, or for its port.
 type Miss struct {
 	Rule RuleRef
-	// Peer is true if the peer is the rule's, and Ports are not the connection's; otherwise the port is.
+	// Peer is true if the peer matches, but the port does not; otherwise the port matches.
 	Peer bool
-	// Ports are what the rule takes, named ports as numbers.
+	// Ports are the rule's ports, named ports as numbers.
 	Ports []policy.PortRange
 }
 
 // Judge returns what the rules of a local pod say about a connection; ok is false if there is no such pod, or it is not
-// local. Neither the rules of the other end count, nor that a node always reaches its own pods, nor that a pod always
-// reaches itself.
+// local. It ignores the rules of the other end, and that a node always reaches its own pods and a pod always reaches
+// itself.
 func (c *Compiler) Judge(about Connection) (d Decision, ok bool) {
 	c.settle()
 	p := c.local[about.Pod]
@@ -92,7 +91,7 @@ func (c *Compiler) Judge(about Connection) (d Decision, ok bool) {
 	return d, true
 }
 
-// inOrder sorts rules as they are tried.
+// inOrder sorts rules in evaluation order.
 func inOrder(conjunctions map[*conjunction]struct{}) []*conjunction {
 	out := make([]*conjunction, 0, len(conjunctions))
 	for n := range conjunctions {
@@ -130,17 +129,17 @@ func (n *conjunction) ref() RuleRef {
 	return RuleRef{n.entry.Ref, n.tier, n.direction, n.rule.Index, n.rule.Name, n.rule.Verdict}
 }
 
-// InForce is what applies to a pod in one direction, tier by tier and rule by rule in their order.
+// InForce is what applies to a pod in one direction: tiers and rules in evaluation order.
 type InForce struct {
 	Direction  policy.Direction
 	IsolatedBy []policy.Ref
 	Rules      []RuleInForce
 }
 
-// RuleInForce is a rule, or the part of it with one number of a named port.
+// RuleInForce is a rule, or its part for one number of a named port.
 type RuleInForce struct {
 	RuleRef
-	// Peers are in words; none: any peer. Ports: none are any.
+	// Peers are descriptions; none: any peer. Ports: none means any.
 	Peers []string
 	Ports []policy.PortRange
 }
@@ -166,7 +165,7 @@ func (c *Compiler) InForce(key policy.PodKey) (out [2]InForce, ok bool) {
 	return out, true
 }
 
-// text names the peers of a set.
+// text describes the peers of a set.
 func (s *set) text() string {
 	if s.networks == nil {
 		return s.key

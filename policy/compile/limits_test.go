@@ -122,13 +122,13 @@ func TestTooManyNumbers(t *testing.T) {
 			}
 			elsewhere := []compile.Connection{toWeb(d, netip.MustParseAddr("192.0.2.1"), 80)}
 			if n := o.opened(elsewhere); d == policy.Egress && (n == 1) != (test.after == policy.Accept) {
-				t.Errorf("%v, %s: to what has no port web, %d are open", test.rule, d, n)
+				t.Errorf("%v, %s: without a port web, %d are open", test.rule, d, n)
 			}
 		}
 	}
 }
 
-// Rules of one rank are no more than a flow can have clauses, whatever the numbers of the ports that they name.
+// No rank has more rules than a flow can have clauses, whatever port numbers they name.
 func TestLateRulesWithNames(t *testing.T) {
 	o := newOne(t)
 	o.before(compile.Ordered)

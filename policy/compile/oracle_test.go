@@ -81,7 +81,7 @@ func compare(r policytest.Random, w policytest.World, c *compile.Compiler, flows
 	return nil
 }
 
-// without deletes the flow that says what the peer's address is, as somebody may by hand. What was denied stays denied,
+// without deletes the flow with the class of the peer's address, as a manual change may. What was denied stays denied,
 // unless the flow guards that: the switch has those twice.
 func without(flows policytest.Flows, about compile.Connection) error {
 	for bits := about.Peer.BitLen(); bits >= 0; bits-- {

@@ -66,7 +66,7 @@ type switchText struct {
 	pods  []policy.PodKey
 }
 
-// Tables of ingress; those of egress follow 10 later. Each goes on to the next, and the last one accepts.
+// Tables of ingress; those of egress are 10 higher. Each continues to the next, and the last one accepts.
 const (
 	peersTable = 10
 	groupTable = 11
@@ -97,7 +97,7 @@ func (s *switchText) add(table, priority int, match, actions string) {
 	s.lines = append(s.lines, fmt.Sprintf("table=%d,priority=%d,%s,actions=%s", table, priority, match, actions))
 }
 
-// mac says which pod is asked about, and in which direction.
+// mac says which pod is judged, and in which direction.
 func mac(d policy.Direction, pod int) string {
 	return fmt.Sprintf("dl_src=02:00:00:00:%02x:%02x", int(d), pod+1)
 }

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// prefixes are prefixes that can be asked which of them contain an address. The zero value has none.
+// prefixes are prefixes with a lookup of those that contain an address. The zero value has none.
 type prefixes struct {
 	count map[netip.Prefix]int
-	// lengths are how many prefixes have each length, for IPv4 and IPv6.
+	// lengths counts the prefixes of each length, for IPv4 and IPv6.
 	lengths [2][129]int
 }
 
@@ -27,7 +27,7 @@ func (x *prefixes) remove(p netip.Prefix) {
 	x.lengths[family(p.Addr())][p.Bits()]--
 }
 
-// around returns those that contain p, p included, the shortest first.
+// around returns the prefixes that contain p, including p, shortest first.
 func (x *prefixes) around(p netip.Prefix) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		lengths := &x.lengths[family(p.Addr())]
@@ -50,7 +50,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// edges are where networks of sets begin, and where their exceptions do.
+// edges are where networks of sets begin, and where their exceptions begin.
 type edges struct {
 	prefixes
 	at map[netip.Prefix]map[uint32]edge // by the set's number

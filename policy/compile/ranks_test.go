@@ -37,7 +37,7 @@ func TestRulesBeyondOrder(t *testing.T) {
 	for _, n := range []int{compile.Ordered, 10 * compile.Ordered, 100 * compile.Ordered} {
 		first(n)
 		o.want("10.0.0.9", policy.Deny, "a rule that denies, and comes after one that accepts")
-		if got := problems(); !strings.Contains(got, "ClusterNetworkPolicy late: 2 rules that accept or pass come to nothing") ||
+		if got := problems(); !strings.Contains(got, "ClusterNetworkPolicy late: 2 rules that accept or pass have no effect") ||
 			strings.Contains(got, "last") != (n > 516000) {
 			t.Errorf("after %d rules: %s", n, got)
 		}

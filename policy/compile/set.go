@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// set is peers that rules name alike: pods that a selector selects, or the networks of a rule, or nodes.
+// set is peers that rules name identically: pods that a selector selects, or the networks of a rule, or nodes.
 type set struct {
 	key string
-	// pods with port, if that has a name, under whatever number if it has none; and in networks, if there are any.
+	// pods with port, if that has a name, with any number if it has none; and in networks, if there are any.
 	pods *policy.Subjects
 	port policy.PodPort
-	// networks alone, without pods.
+	// networks only, without pods.
 	networks []policy.Network
 	nodes    *policy.Selector
 
@@ -45,7 +45,7 @@ func setsOf(r policy.Rule) []set {
 	return sorted(sets)
 }
 
-// peersWithPort returns the peers of a rule that are pods with a port; without a number, with any of that name.
+// peersWithPort returns the peers of a rule that are pods with a port; without a number, any port of that name.
 func peersWithPort(r policy.Rule, port policy.PodPort) []set {
 	var sets []set
 	pods := r.Pods
@@ -73,7 +73,7 @@ func sorted(sets []set) []set {
 	return slices.CompactFunc(sets, func(a, b set) bool { return a.key == b.key })
 }
 
-// digest is short, also for thousands of networks.
+// digest is short even for thousands of networks.
 func digest(networks []policy.Network) string {
 	texts := make([]string, 0, len(networks))
 	for _, n := range networks {
@@ -103,7 +103,7 @@ func contains(n policy.Network, a netip.Addr) bool {
 	return n.CIDR.Contains(a) && !slices.ContainsFunc(n.Except, func(e netip.Prefix) bool { return e.Contains(a) })
 }
 
-// class is addresses that the same sets have.
+// class is the addresses that are in the same sets.
 type class struct {
 	number uint32
 	key    string
@@ -112,7 +112,7 @@ type class struct {
 	flows  []Match
 }
 
-// use makes n a user of the set that is like want.
+// use makes n a user of the set equal to want.
 func (s *side) use(c *Compiler, want set, n *conjunction) *set {
 	there := s.sets[want.key]
 	if there == nil {
@@ -128,10 +128,10 @@ func (s *side) use(c *Compiler, want set, n *conjunction) *set {
 	return there
 }
 
-// denies reports whether a rule has the set whose packets get further if they are not known to be of it.
+// denies reports whether packets of the set get past a rule if they are not recognised as in it.
 func (s *set) denies() bool { return s.refuses > 0 }
 
-// refuse counts n more, if it does not accept, among the users of a set.
+// refuse counts n, if it does not accept, among the users of a set.
 func (s *side) refuse(c *Compiler, set *set, n *conjunction, more int) {
 	if n.rule.Verdict == policy.Accept {
 		return
@@ -154,7 +154,7 @@ func (s *side) leave(c *Compiler, set *set, n *conjunction) {
 	s.dirty.sets[set] = struct{}{}
 }
 
-// index brings the index of sets up to date with their users, and finds the addresses that this concerns.
+// index updates the index of sets from their users, and finds the affected addresses.
 func (s *side) index(c *Compiler) {
 	for set := range s.dirty.sets {
 		used := len(set.users) > 0
@@ -170,7 +170,7 @@ func (s *side) index(c *Compiler) {
 	s.dirtyInNetworks(c)
 }
 
-// indexSet adds a set to what addresses are looked up in, or removes it.
+// indexSet adds a set to the lookup of addresses, or removes it.
 func (s *side) indexSet(c *Compiler, set *set) {
 	switch {
 	case set.pods != nil:
@@ -217,7 +217,7 @@ func (s *side) dirtyIf(p *pod, set *set) {
 	}
 }
 
-// edge says that from p on, as prefixes get longer, set has one network more, or, at an exception, less.
+// edge records that from p on, as prefixes get longer, set has one network more, or, at an exception, one less.
 func (s *side) edge(set *set, p netip.Prefix, n int) {
 	if !set.indexed {
 		n = -n
@@ -259,7 +259,7 @@ func (s *side) dirtyInNetworks(c *Compiler) {
 	s.dirty.networks = prefixes{}
 }
 
-// setsAt returns the sets that have the addresses of p, sorted, and those that the network around p has.
+// setsAt returns the sets that contain the addresses of p, sorted, and those of the network around p.
 func (s *side) setsAt(c *Compiler, p netip.Prefix) (own, around []*set) {
 	counts := map[*set]int{}
 	for at := range s.edges.around(p) {

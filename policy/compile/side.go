@@ -10,27 +10,27 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// side is one direction: the peers of its rules, and its flows.
+// side is one direction: its rules' peers, and its flows.
 type side struct {
 	direction policy.Direction
 	sets      map[string]*set // by key
 	lastSet   uint32
-	// byNamespace are the sets that may have pods of a namespace, for those that have been asked for.
+	// byNamespace caches the sets that may have pods of a namespace.
 	byNamespace map[string][]*set
 	nodes       map[*set]struct{}
 	edges       edges
 	classes     map[string]*class // by key
 	numbers     map[uint32]*class
-	// networks are those that have a flow.
+	// networks are the networks that have a flow.
 	networks map[netip.Prefix]peer
 	ports    map[Match]map[*conjunction]struct{}
 	// groups are by key.
 	groups map[string]*group
-	flows  map[Match]Flow // but those of addrs
+	flows  map[Match]Flow // except those of addrs
 	dirty  dirty
 }
 
-// dirty is what has to be computed again.
+// dirty is what must be recomputed.
 type dirty struct {
 	sets     map[*set]struct{}
 	networks prefixes
@@ -39,7 +39,7 @@ type dirty struct {
 	pods     map[*pod]struct{}
 	ports    map[Match]struct{}
 	rules    map[*conjunction]struct{}
-	// changed are the addresses whose flow is another, or gone, since the last Changes; narrowed: one of them may be
+	// changed are the addresses whose flow has changed or is gone since the last Changes; narrowed: one of them may be
 	// denied what it was accepted for.
 	changed  map[netip.Prefix]struct{}
 	narrowed bool
@@ -70,7 +70,7 @@ func newSide(d policy.Direction) *side {
 	}
 }
 
-// dirtyRule marks all flows that a conjunction is part of, but those of pods.
+// dirtyRule marks all flows that a conjunction is part of, except those of pods.
 func (s *side) dirtyRule(n *conjunction) {
 	s.dirty.rules[n] = struct{}{}
 	for _, set := range n.sets {
@@ -83,7 +83,7 @@ func (s *side) dirtyRule(n *conjunction) {
 	}
 }
 
-// settle works out what has changed, up to the classes of addresses.
+// settle computes what has changed, up to the classes of addresses.
 func (c *Compiler) settle() {
 	c.rank()
 	for e := range c.refresh {
@@ -99,7 +99,7 @@ func (c *Compiler) settle() {
 	}
 }
 
-// classify works out the class of an address or network.
+// classify computes the class of an address or network.
 func (s *side) classify(c *Compiler, p netip.Prefix) {
 	own, around := s.setsAt(c, p)
 	old := c.peer(s, p)
@@ -121,7 +121,7 @@ func (s *side) classify(c *Compiler, p netip.Prefix) {
 	s.dirty.changed[p] = struct{}{}
 }
 
-// classOf returns the number of the class of sets, 0 for none.
+// classOf returns the class number of sets, 0 for none.
 func (s *side) classOf(c *Compiler, sets []*set) uint32 {
 	if len(sets) == 0 {
 		return 0
@@ -145,7 +145,7 @@ func (s *side) classOf(c *Compiler, sets []*set) uint32 {
 	return there.number
 }
 
-// all are the sets of a class; of none, nil.
+// all returns the sets of a class; nil for none.
 func (c *class) all() []*set {
 	if c == nil {
 		return nil
@@ -153,7 +153,7 @@ func (c *class) all() []*set {
 	return c.sets
 }
 
-// join counts n addresses more in the class of that number.
+// join adds n addresses to the class of that number.
 func (s *side) join(number uint32, n int) {
 	c := s.numbers[number]
 	if c == nil {
@@ -173,7 +173,7 @@ func (s *side) join(number uint32, n int) {
 	}
 }
 
-// Changes returns what is different since the last call, or since New, sorted by nothing.
+// Changes returns what has changed since the last call, or since New, in no order.
 func (c *Compiler) Changes() Changes {
 	c.settle()
 	var out Changes
@@ -272,7 +272,7 @@ func (s *side) addressFlow(p netip.Prefix, at peer) Flow {
 	return Flow{Match: Match{Direction: s.direction, Kind: Address, Address: p}, Set: at.class, Guards: at.guards}
 }
 
-// classFlows are the flows of the rules that have a class among their peers.
+// classFlows returns the flows of the rules that have a class among their peers.
 func (s *side) classFlows(c *class) []Flow {
 	if c.addrs == 0 {
 		return nil
@@ -289,7 +289,7 @@ func (s *side) classFlows(c *class) []Flow {
 	})
 }
 
-// podFlows are the flows of one direction that match p itself.
+// podFlows returns the flows of one direction that match p itself.
 func (c *Compiler) podFlows(p *pod, d policy.Direction) []Flow {
 	if c.local[p.PodKey] != p {
 		return nil
@@ -326,7 +326,7 @@ func isolating(p *pod, d policy.Direction) []policy.Ref {
 	return out
 }
 
-// ruleFlows is the flow that gives a conjunction its verdict.
+// ruleFlows returns the flow with a conjunction's verdict.
 func (c *Compiler) ruleFlows(n *conjunction) []Flow {
 	if c.rules[n.number] != n || n.dimensions() == 1 {
 		return nil
@@ -336,7 +336,7 @@ func (c *Compiler) ruleFlows(n *conjunction) []Flow {
 	return []Flow{{Match: m, Verdict: n.rule.Verdict, By: n.number}}
 }
 
-// clauseFlows are the flows of one dimension's value, one for each rank. at completes the Match of such a flow.
+// clauseFlows returns the flows of one dimension's value, one for each rank. at completes the Match of such a flow.
 func clauseFlows(kind Kind, conjunctions map[*conjunction]struct{}, at func(Match) Match) []Flow {
 	clauses := map[Match][]Clause{}
 	for n := range conjunctions {
@@ -354,14 +354,14 @@ func clauseFlows(kind Kind, conjunctions map[*conjunction]struct{}, at func(Matc
 	return flows
 }
 
-// Problems are sentences about flows that are too large: what is left out of them would accept, so it accepts nothing;
-// and about rules that are too many, or come to too many parts.
+// Problems describes flows that are too large: what is left out of them would accept, so it accepts nothing; and too
+// many rules, or rules with too many parts.
 func (c *Compiler) Problems() []string {
 	out := append(c.lateRules(), c.widenedRules()...)
 	for _, s := range c.sides {
 		for m, f := range s.flows {
 			if f.LeftOut > 0 {
-				out = append(out, fmt.Sprintf("%d rules for one %s meet in one flow, and %d fit: the others accept nothing",
+				out = append(out, fmt.Sprintf("%d rules for one %s share one flow, and %d fit: the others accept nothing",
 					MaxClauses+f.LeftOut, kindName(m.Kind), MaxClauses))
 			}
 		}
@@ -374,10 +374,10 @@ func kindName(k Kind) string {
 	return map[Kind]string{Pod: "pod", Group: "group of pods", Class: "group of peers", Port: "port"}[k]
 }
 
-// keptRoom is how many entries a map may have had to be emptied in its place.
+// keptRoom is up to how many entries a map is emptied in place.
 const keptRoom = 64
 
-// emptied returns an empty map, in place of one of any size: a map keeps the room that it once needed.
+// emptied returns an empty map in place of one of any size: a map never shrinks.
 func emptied[M ~map[K]V, K comparable, V any](m M) M {
 	if len(m) > keptRoom {
 		return M{}

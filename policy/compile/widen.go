@@ -8,11 +8,11 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What does not fit must not open anything. Of a rule that accepts, parts may be missing. One that denies is widened:
-// it denies what it says, and more. So is one that passes, and it denies then: without it a later rule could accept
-// what should be left to the next tier, and if it passed more, a later rule that denies would not be asked.
+// What does not fit must not open anything. Parts of an accept rule may be missing. A deny rule is widened: it denies
+// what it specifies, and more. So is a pass rule, which then denies: without it a later rule could accept what should
+// be left to the next tier, and if it passed more, a later deny rule would be skipped.
 
-// mostParts is how many parts a rule can have so that all rules of its rank fit into one flow.
+// mostParts returns how many parts a rule can have so that all rules of its rank fit into one flow.
 func (e *entry) mostParts(d policy.Direction, r policy.Rule) int {
 	if e.rank[d]+uint32(r.Index) < Ordered {
 		return MaxClauses
@@ -20,7 +20,7 @@ func (e *entry) mostParts(d policy.Direction, r policy.Rule) int {
 	return MaxClauses / shared
 }
 
-// fit returns the parts of a rule, and others for one that has too many.
+// fit returns the parts of a rule, or widened ones if it has too many.
 func (c *Compiler) fit(e *entry, d policy.Direction, r policy.Rule) []part {
 	if e.beyondRanks(d, r) {
 		r = policy.Rule{Index: r.Index, Name: r.Name, Verdict: policy.Deny, AnyPeer: true, AnyPort: true}
@@ -32,8 +32,8 @@ func (c *Compiler) fit(e *entry, d policy.Direction, r policy.Rule) []part {
 	return c.widen(e, d, r)
 }
 
-// widen returns the parts of a rule that denies, or passes, and has too many: the ports that it names by number, and,
-// for those that it names otherwise, all ports of the pods that have one.
+// widen returns the parts of a deny or pass rule that has too many: its numeric ports, and, instead of named ports, all
+// ports of the pods that have one.
 func (c *Compiler) widen(e *entry, d policy.Direction, r policy.Rule) []part {
 	names := make([]string, 0, len(r.NamedPorts))
 	for _, n := range r.NamedPorts {
@@ -87,7 +87,7 @@ func (p *pod) hasPort(named policy.NamedPort) bool {
 	return slices.ContainsFunc(p.Ports, func(port policy.PodPort) bool { return port.Has(named) })
 }
 
-// widenedRules are sentences about rules that deny more than they say, as they do not fit.
+// widenedRules describes rules that deny more than they specify, because they do not fit.
 func (c *Compiler) widenedRules() (out []string) {
 	for _, n := range c.rules {
 		if n.widened != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// Reason says in words who has decided.
+// Reason says what decided.
 func (d Decision) Reason() string {
 	switch {
 	case d.Closed:
@@ -18,7 +18,7 @@ func (d Decision) Reason() string {
 	case d.Rule != nil:
 		return d.Rule.String() + " denies it"
 	case d.Verdict == policy.Accept:
-		return "no policy isolates the pod, and no rule takes the connection: accepted"
+		return "no policy isolates the pod, and no rule matches the connection: accepted"
 	}
 	names := make([]string, 0, len(d.IsolatedBy))
 	for _, ref := range d.IsolatedBy {
@@ -27,7 +27,7 @@ func (d Decision) Reason() string {
 	return fmt.Sprintf("isolated by %s, and no rule accepts it", strings.Join(names, ", "))
 }
 
-// String names a rule as people find it: by its place in the object.
+// String names a rule by its place in the object.
 func (r RuleRef) String() string {
 	name := fmt.Sprintf("%s[%d]", r.Direction, r.Index)
 	if r.Name != "" {
@@ -36,7 +36,7 @@ func (r RuleRef) String() string {
 	return fmt.Sprintf("%s of %s", name, r.Policy)
 }
 
-// Owner names the pod or the node that has an address; empty if none is known.
+// Owner names the pod or node that has an address; empty if none is known.
 func (c *Compiler) Owner(a netip.Addr) string {
 	at := c.addrs[a]
 	switch {

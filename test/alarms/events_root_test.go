@@ -215,7 +215,8 @@ func (e happening) noHeartbeat() error {
 	return e.ready(corev1.ConditionTrue)
 }
 
-// registersAgain: the Node is deleted while its kubelet runs, which makes it again. Its agent's Pod may run that long.
+// registersAgain: the Node is deleted while its kubelet runs, which creates it again. Its agent's Pod may run that
+// long.
 func (e happening) registersAgain() error {
 	node, err := e.remove(e.node)
 	if err != nil {
@@ -228,7 +229,7 @@ func (e happening) registersAgain() error {
 	return werr
 }
 
-// removed: the node leaves the cluster and comes back, with the podCIDRs that it had or others.
+// removed: the node leaves the cluster and returns, with its former podCIDRs or others.
 func (e happening) removed() error {
 	node, err := e.remove(e.node)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package alarms has what happens to nodes in any cluster, and is no fault of a path: agents and Open vSwitch that die,
-// nodes that are down, drained, removed and added, updates. Nothing of it may be reported as
-// pods that are not reached.
+// Package alarms tests what happens to nodes in any cluster but is not a path failure: agents and Open vSwitch that
+// die, nodes that are down, drained, removed and added, updates. None of it may be reported as unreachable pods.
 package alarms
 
 import (

@@ -71,8 +71,8 @@ func Start(ctx context.Context, program, dir string) (*Server, error) {
 	return s, nil
 }
 
-// writeFiles writes keys, a certificate and tokens. The API server would make a certificate itself, with keys of RSA: a
-// tenth of what its start costs.
+// writeFiles writes keys, a certificate and tokens. The API server would generate a certificate itself, with RSA keys:
+// a tenth of its startup cost.
 func (s *Server) writeFiles() error {
 	serving, err := s.writeKey("apiserver.key")
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Server) StartAPI(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			log, _ := os.ReadFile(s.path("kube-apiserver.log"))
-			return fmt.Errorf("kube-apiserver is not ready: %w. The end of its log:\n%s", err, log[max(0, len(log)-3000):])
+			return fmt.Errorf("kube-apiserver is not ready: %w. Its last log lines:\n%s", err, log[max(0, len(log)-3000):])
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -224,8 +224,8 @@ func (s *Server) EndAPI() error {
 // Freeze stops the API server with SIGSTOP: connections stay open without an answer.
 func (s *Server) Freeze() error { return freeze(s.api.Process) }
 
-// freeze stops a process, and returns when all its threads have stopped: proc(5), the state of each. They may run on
-// for a moment when the signal has been sent.
+// freeze stops a process, and returns when all its threads have stopped: proc(5), the state of each. They may continue
+// for a moment after the signal.
 func freeze(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err

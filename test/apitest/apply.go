@@ -6,8 +6,7 @@ import (
 	"os"
 )
 
-// Apply makes the objects of the manifest in a file that the label selector chooses be as they are there: see
-// objects.Client.Apply.
+// Apply applies the objects of a manifest file that match the label selector: see objects.Client.Apply.
 func (s *Server) Apply(ctx context.Context, file, selector string) error {
 	manifest, err := os.ReadFile(file)
 	if err != nil {

@@ -65,7 +65,7 @@ func (k *KCM) await(ctx context.Context) error {
 	return nil
 }
 
-// Ended reports whether it has exited.
+// Ended reports whether the KCM has exited.
 func (k *KCM) Ended() bool {
 	select {
 	case <-k.done:
@@ -75,7 +75,7 @@ func (k *KCM) Ended() bool {
 	}
 }
 
-// Log is its output.
+// Log returns its output.
 func (k *KCM) Log() []byte {
 	data, _ := os.ReadFile(k.log) // missing: no output yet
 	return data

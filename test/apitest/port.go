@@ -6,9 +6,9 @@ import (
 	"net"
 )
 
-// FreePort is a port of loopback for a server that starts soon, or again. It is below those that Linux gives to
-// clients: one of these may be a client's by then, for one of the server's own clients that try again while it is down,
-// and so connect to themselves.
+// FreePort returns a loopback port for a server that starts soon, or again. It is below Linux's ephemeral ports: one of
+// these may be in use by then, even by one of the server's own clients, which retry while it is down and so connect to
+// themselves.
 func FreePort() (int, error) {
 	var err error
 	for range 100 {

@@ -1,3 +1,3 @@
-// Package bench measures Fairlead beside a peer in the same run: on a shared machine absolute times mean little, ratios
-// of interleaved runs do. `make bench` runs it; nothing here passes or fails by a time.
+// Package bench measures Fairlead and a peer in the same run: on a shared machine absolute times mean little, but
+// ratios of interleaved runs are meaningful. `make bench` runs it; no time is a pass or failure.
 package bench

@@ -71,7 +71,7 @@ func smallest(ours, peer []float64) float64 {
 	return least
 }
 
-// inTurns calls f for ours and for what it is compared with, by turns.
+// inTurns calls f alternately for Fairlead and for its peer.
 func inTurns(f func(ours bool) float64) (ours, peer []float64) {
 	got := byTurns(2, func(i int) float64 { return f(i == 0) })
 	return got[0], got[1]

@@ -1,6 +1,6 @@
-// Package bridged holds the tests of pods on the underlay beside routed ones: who reaches whom, what the underlay sees
-// of it, and that the host's own traffic is unaffected. Labs are in mode bridge (package lab), identified by their
-// directory, which is the test's own; they end with the test.
+// Package bridged holds the tests of pods on the underlay together with routed ones: which pods reach each other, what
+// the underlay sees, and that the host's own traffic is unaffected. Labs are in mode bridge (package lab), identified
+// by their directory, which is the test's own; they end with the test.
 package bridged
 
 import (

@@ -113,7 +113,7 @@ func transfer(from, to place, addr string, size int64) error {
 	}
 	n, err := io.Copy(io.Discard, conn)
 	if err == nil && n != size {
-		err = fmt.Errorf("%d of %d bytes came", n, size)
+		err = fmt.Errorf("%d of %d bytes arrived", n, size)
 	}
 	return errors.Join(err, <-sent)
 }

@@ -75,7 +75,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	})
 	agent := filepath.Join(binDir, "fairlead-agent")
 	out, err := node.run(agent, "uninstall")
-	if err == nil || !strings.Contains(out, "another fairlead-agent runs on this node") {
+	if err == nil || !strings.Contains(out, "another fairlead-agent is running on this node") {
 		t.Errorf("beside an agent: %v\n%s", err, out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))
@@ -100,7 +100,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	}
 	c.is(t, node, before, "the node is not as it was")
 	out, err = node.run(agent, "uninstall")
-	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to be removed") {
+	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to remove") {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
 	if !dead {
@@ -119,7 +119,7 @@ func (c cluster) interruptedUninstall(t *testing.T, node place, agent string) {
 	out, err := node.run("sh", "-c", `ovsdb=$(cat /run/openvswitch/ovsdb-server.pid); kill -STOP $ovsdb; `+agent+` uninstall --stay & pid=$!
 		until [ -e /run/fairlead/agent.lock ]; do sleep 0.02; done; kill $pid; wait $pid; kill -CONT $ovsdb`)
 	must(t, err)
-	if !strings.Contains(out, "interrupted. Run it again") {
+	if !strings.Contains(out, "Run the command again") {
 		t.Errorf("an interrupted uninstallation said %s", out)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// "fairleadctl doctor vlans" tells a VLAN that does not come to a node's switch port from a gateway that is away.
+// "fairleadctl doctor vlans" distinguishes a VLAN missing on a node's switch port from a gateway that is down.
 func TestRootSilentVLANs(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel of a pod asks, on both the same")
 	c := up(t, lab.Options{})
@@ -35,7 +35,7 @@ func TestRootSilentVLANs(t *testing.T) {
 	const well = "No problems were found"
 	c.doctorSays(t, "at the start", "node1", well)
 	ofRouter("down")
-	c.doctorSays(t, "VLAN 10's gateway is away", "node1", "gateway-silent", "VLAN 10", "know no other neighbour")
+	c.doctorSays(t, "VLAN 10's gateway is away", "node1", "gateway-silent", "VLAN 10", "have no other neighbour")
 	ofRouter("up")
 	meet()
 	c.trunk(t, "0,20")

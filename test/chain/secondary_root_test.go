@@ -357,8 +357,8 @@ func TestRootSecondaryLost(t *testing.T) {
 	b.holdsExactly(t, 0, holding("red", lives, "red", ips(t, result)...))
 }
 
-// tells waits until the agents' log has told that a container got no address, and that the lost allocation was
-// recreated, so many times: each once.
+// tells waits until the agents' log says that a container got no address, and that the lost allocation was recreated,
+// so many times: each once.
 func (b *bed) tells(t *testing.T, refusals, recreations int) {
 	t.Helper()
 	path, err := b.lab.AgentLog(b.node.Name)

@@ -1,5 +1,5 @@
-// Package chaos has the seeds and the duration of tests of random schedules: a short share of time in every run of the
-// suite, and the time in FAIRLEAD_TEST_CHAOS in "make soak".
+// Package chaos provides the seeds and duration of tests with random schedules: a short time in every run of the suite,
+// and the time in FAIRLEAD_TEST_CHAOS in "make soak".
 package chaos
 
 import (

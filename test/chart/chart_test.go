@@ -318,10 +318,10 @@ func TestMistakes(t *testing.T) {
 		{"uninstall.timeout=forever", "/uninstall/timeout"},
 		{"agent.tolerations[0].operater=Exists", "operater"},
 		{"agent.config.noSNAT=true", "noSNAT: true needs agent.config.trafficEncapMode: noEncap"},
-		{"agent.config.reachability=probe,agent.nodeSelector.pool=a", "agents ask all nodes that have a podCIDR"},
+		{"agent.config.reachability=probe,agent.nodeSelector.pool=a", "agents probe all nodes that have a podCIDR"},
 		{"agent.config.manifestsDir=/x", "agents in a cluster read the Kubernetes API"},
 		{"kubeAPIServerOverride=a,agent.config.kubeAPIServerOverride=b", "set one of them"},
-		{"controller.config.nodeIPAM.enableNodeIPAM=true", "needs clusterCIDRs beside it"},
+		{"controller.config.nodeIPAM.enableNodeIPAM=true", "needs clusterCIDRs as well"},
 		{"controller.enabled=false,controller.config.nodeIPAM.enableNodeIPAM=true," +
 			"controller.config.nodeIPAM.clusterCIDRs={10.0.0.0/16}", "needs controller.enabled: true"},
 		{"controller.config.apiPort=10350", "are both 10350, on the same nodes: change one"},
@@ -334,7 +334,7 @@ func TestMistakes(t *testing.T) {
 		t.Logf("%s: %v", c.set, err)
 	}
 	_, _, err := Template(chartDir, "default")
-	if err == nil || !strings.Contains(err.Error(), "Fairlead lives in the namespace kube-system, not in default") {
+	if err == nil || !strings.Contains(err.Error(), "Fairlead must be installed in the namespace kube-system, not in default") {
 		t.Errorf("in another namespace: %v", err)
 	}
 }

@@ -69,7 +69,7 @@ func render(dir, namespace string, sets []string) (map[string]string, *chartutil
 		return nil, nil, err
 	}
 	if !chartutil.IsCompatibleRange(chart.Metadata.KubeVersion, kube.String()) {
-		return nil, nil, fmt.Errorf("the chart wants Kubernetes %s, not %s", chart.Metadata.KubeVersion, kube)
+		return nil, nil, fmt.Errorf("the chart requires Kubernetes %s, not %s", chart.Metadata.KubeVersion, kube)
 	}
 	capabilities := chartutil.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *kube

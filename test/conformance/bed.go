@@ -116,7 +116,7 @@ func bridge(ctx context.Context, b *bed.Bed) error {
 	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, inForce)
 }
 
-// label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them
+// label distributes nodes over three zones: the tests of traffic distribution need that many (-nodes 3), some of them
 // two nodes in each (-nodes 6).
 func label(ctx context.Context, b *bed.Bed) error {
 	for i, node := range b.Nodes() {

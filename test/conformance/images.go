@@ -58,7 +58,7 @@ func imageNames(ctx context.Context, suite kubebin.Suite) (map[string][]string, 
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("asking the suite for its images: %w", err)
+		return nil, fmt.Errorf("listing the suite's images: %w", err)
 	}
 	names := map[string][]string{}
 	for full := range strings.FieldsSeq(string(out)) {
@@ -103,7 +103,7 @@ func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ocii
 	)
 	applets, err := exec.CommandContext(ctx, "busybox", "--list").Output()
 	if err != nil {
-		return nil, fmt.Errorf("asking busybox for what it can: %w", err)
+		return nil, fmt.Errorf("listing busybox's applets: %w", err)
 	}
 	for applet := range strings.FieldsSeq(string(applets)) {
 		// A program of its own that is named above takes precedence.

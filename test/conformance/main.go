@@ -47,19 +47,19 @@ func parse() (flags, error) {
 	flag.StringVar(&f.cases, "cases", "", "of the set cyclonus: run the cases whose name matches this regular expression")
 	flag.IntVar(&f.procs, "procs", 8, "tests at a time")
 	flag.StringVar(&f.out, "out", "out/conformance", "directory of reports")
-	flag.StringVar(&f.images, "images", "", "write the images of the tests' pods to this file, and do nothing else")
-	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "run in the cluster of this administrator's kubeconfig, and bring up none")
-	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up, or with -kubeconfig: there are")
+	flag.StringVar(&f.images, "images", "", "only write the images of the tests' pods to this file")
+	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "run in the cluster of this administrator kubeconfig instead of creating one")
+	flag.IntVar(&f.bed.nodes, "nodes", 2, "number of nodes to create, or with -kubeconfig: number of nodes in the cluster")
 	flag.StringVar(&f.bed.network, "network", steer, "the nodes' network: Fairlead in mode steer, or with a tunnel, or the reference plugin")
 	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables, or none: no kube-proxy (for -sets podservices)")
 	flag.StringVar(&f.bed.family, "family", string(underlay.Dual), "of nodes and pods: ipv4, ipv6 or dual")
 	flag.BoolVar(&f.bed.bridged, "bridged", false, "the tests' pods are bridged, in a VLAN, instead of routed")
-	flag.Func("set", "a value of the chart, KEY=VALUE, such as agent.config.services=ovs; any number of times",
+	flag.Func("set", "a value of the chart, KEY=VALUE, such as agent.config.services=ovs; may be repeated",
 		func(value string) error { f.bed.values = append(f.bed.values, value); return nil })
-	flag.BoolVar(&f.bed.keep, "keep", false, "leave the nodes there at the end (bin/e2e --name conformance down)")
+	flag.BoolVar(&f.bed.keep, "keep", false, "keep the nodes at the end (bin/e2e --name conformance down)")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		return f, fmt.Errorf("%q: there are flags only", flag.Arg(0))
+		return f, fmt.Errorf("%q: only flags are accepted", flag.Arg(0))
 	}
 	if !slices.Contains([]string{steer, tunnel, reference}, f.bed.network) {
 		return f, fmt.Errorf("-network %s: want steer, tunnel or reference", f.bed.network)
@@ -127,7 +127,7 @@ func choose(f flags) ([]set, error) {
 	for name := range strings.SplitSeq(f.sets, ",") {
 		i := slices.IndexFunc(sets(), func(s set) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("no set %q: there are %s", name, names())
+			return nil, fmt.Errorf("no set %q: the sets are %s", name, names())
 		}
 		chosen = append(chosen, sets()[i])
 	}

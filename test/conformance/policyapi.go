@@ -53,7 +53,7 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 	}
 	passed := printTable(os.Stdout, policyAPI, goResults(string(text)), time.Since(start))
 	if passed && ran != nil {
-		return false, fmt.Errorf("all tests passed, and the program says: %w; see %s", ran, log.Name())
+		return false, fmt.Errorf("all tests passed, but the program failed: %w; see %s", ran, log.Name())
 	}
 	return passed, nil
 }

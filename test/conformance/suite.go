@@ -124,7 +124,7 @@ func (r runner) run(ctx context.Context, s set) (bool, error) {
 	}
 	passed := printTable(os.Stdout, s.name, results, time.Since(start))
 	if passed && ran != nil {
-		return false, fmt.Errorf("all tests passed, and Ginkgo says: %w; see %s", ran, log.Name())
+		return false, fmt.Errorf("all tests passed, but Ginkgo failed: %w; see %s", ran, log.Name())
 	}
 	return passed, nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // The next start of ovs-vswitchd keeps the kernel's megaflows only while a guard runs, and a key that was set
-// externally stays for some seconds. ovs-vswitchd never waits for ever.
+// externally stays for some seconds. ovs-vswitchd never waits forever.
 func TestRootRestoreWait(t *testing.T) {
 	c := up(t)
 	armed := "{}"

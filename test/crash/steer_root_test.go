@@ -162,7 +162,7 @@ func (c cluster) steerEvents() []steerEvent {
 	}...)
 }
 
-// steerChanged is what somebody changes of the bridge, and of the NIC. The pod is reached again without help.
+// steerChanged are external changes to the bridge and the NIC. The pod becomes reachable again without help.
 func (c cluster) steerChanged(t *testing.T) {
 	f := strings.Fields
 	for _, changes := range [][][]string{

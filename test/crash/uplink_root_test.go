@@ -146,7 +146,7 @@ func (c cluster) unwritable(t *testing.T, damaged func()) {
 	}
 }
 
-// An agent that has no inputs and ends mends what it finds before it does.
+// An agent that has no inputs and ends repairs what it finds before it does.
 func (c cluster) cannotStart(t *testing.T) {
 	conf := "/etc/fairlead/agent.conf"
 	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
@@ -237,7 +237,7 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, true)
 }
 
-// changed is what somebody changes of br-uplink, and what of the log reports it, each once.
+// changed are external changes to br-uplink, and the log lines that report them, each once.
 type changed struct {
 	by       [][]string
 	reported []string
@@ -274,7 +274,7 @@ func (c cluster) bridgeChanges() []changed {
 		changed{[][]string{noReceive}, []string{reverted, "port fairlead-up1 set to no-receive"}})
 }
 
-// Whatever somebody changes: the node's network is back without help, and the log reports a change once.
+// After any external change the node's network recovers without help, and the log reports the change once.
 func (c cluster) bridgeChanged(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, time.Minute), node)) // what an agent finds at its start it need not report
 	for _, x := range c.bridgeChanges() {
@@ -410,7 +410,7 @@ func (c cluster) gatewayOff(t *testing.T) {
 	}
 }
 
-// A gateway that answers the NIC, but nothing that comes through br-uplink, which creating it anew does not change: the
+// A gateway that answers the NIC, but nothing that comes through br-uplink, which recreating it does not change: the
 // host gets its NIC back, and the agent tries again.
 func (c cluster) noWay(t *testing.T) {
 	c.exec(t, "nft", "add table arp foreign; add chain arp foreign c { type filter hook input priority 0; }; "+

@@ -1,4 +1,4 @@
-// Package cyclonus compares what NetworkPolicies mean to Fairlead with what they mean to cyclonus' matcher.
+// Package cyclonus compares Fairlead's verdicts for NetworkPolicies with those of cyclonus' matcher.
 package cyclonus
 
 import (

@@ -100,7 +100,7 @@ ping_from default/a "${a4%.*}.1"
 title 'Pod to the outside: a -> 203.0.113.1, masqueraded by the node'
 ping_from default/a 203.0.113.1
 
-title 'The way of a packet from a to c, told by ofproto/trace'
+title 'The path of a packet from a to c, as shown by ofproto/trace'
 run trace default/a default/c
 
 title 'A Service: a -> 10.96.0.80, and its backend c sees the address of a itself'
@@ -171,13 +171,13 @@ doctor_says() {
 	exit 1
 }
 
-title 'A firewall between the nodes drops the tunnel, from node1 to node2 alone: the agents find out where packets end'
+title 'A firewall between the nodes drops the tunnel from node1 to node2 only: the agents find out where packets are lost'
 run node underlay -- nft 'table bridge f { chain c { type filter hook forward priority 0; ip saddr 192.168.77.11 udp dport 6081 drop; }; }'
-doctor_says 'they leave this node by eth0'
+doctor_says 'they leave this node through eth0'
 run node underlay -- nft 'delete table bridge f'
 doctor_says 'No problems were found.'
 
-title 'The agent of node1 is killed (SIGKILL) and started under a running ping, 100 a second'
+title 'The agent of node1 is killed (SIGKILL) and started during a ping, 100 packets a second'
 ping_while_killed 'pod default/a' "$c4"
 title 'Clean up'
 lab down
@@ -185,7 +185,7 @@ lab down
 title 'Two nodes on an underlay with VLANs: the agents attach eth0 to Open vSwitch'
 run up --nodes 2 --datapath netdev --ip-family dual --mode bridge
 
-title 'Bridged pods beside routed ones: d and e in VLAN 10, f in VLAN 20'
+title 'Bridged pods next to routed ones: d and e in VLAN 10, f in VLAN 20'
 run apply --wait 30s -f test/demo/bridged.yaml -f test/demo/pods.yaml
 run status
 
@@ -201,12 +201,12 @@ title 'Bridged to routed: d -> a; and to the outside, with its own address: d ->
 ping_from default/d "$a4"
 ping_from default/d 203.0.113.1
 
-title 'Services: bridged backend e sees the address of bridged d, of the same VLAN, and of f, of another'
+title 'Services: bridged backend e sees the address of bridged d, in the same VLAN, and of f, in another'
 serve default/e
 service shop 10.96.0.81 "$e4"
 asks default/d http://10.96.0.81/ "$d4"
 asks default/f http://10.96.0.81/ "$f4"
 
-title 'node1, d and f answer the host outside all along, while the agent of node1 is killed and started'
+title 'node1, d and f answer the outside host throughout, while the agent of node1 is killed and started'
 ping_while_killed 'node outside' 192.168.77.11 fd77::11 "$d4" "$f4"
 printf '\nAll of this worked. "make test" runs the tests.\n'

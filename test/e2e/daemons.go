@@ -15,8 +15,8 @@ import (
 func daemonCommand(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "daemon NODE kubelet|runtime|kube-proxy start|stop|kill|log",
-		Short: "Start or end a daemon of a node, or print its log",
-		Long:  `Start or end a daemon of a node, or print its log. A daemon that was ended stays down until "start".`,
+		Short: "Start or stop a daemon of a node, or print its log",
+		Long:  `Start or stop a daemon of a node, or print its log. A stopped daemon stays down until "start".`,
 		Args:  cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := bed.Open(*name)
@@ -51,8 +51,8 @@ func controlPlaneCommand(name *string) *cobra.Command {
 	var set []string
 	cmd := &cobra.Command{
 		Use:   "control-plane etcd|apiserver|kcm|scheduler start|stop|kill|restart|pause|resume|log",
-		Short: "Start, end, stall or look at a part of the control plane",
-		Long: `Start, end, stall or look at a part of the control plane. pause is SIGSTOP: the part hangs until resume.
+		Short: "Start, stop, stall or inspect a part of the control plane",
+		Long: `Start, stop, stall or inspect a part of the control plane. pause is SIGSTOP: the part hangs until resume.
 With start and restart, --set gives a flag of the part another value and --set FLAG- leaves one out.`,
 		Example: "  e2e control-plane kcm restart --set cluster-cidr=10.77.0.0/20",
 		Args:    cobra.ExactArgs(2),

@@ -19,7 +19,7 @@ const long = `Run a Kubernetes cluster on this machine: nodes with a real kubele
 namespaces of their own, an underlay with the VLANs 10 and 20, and a control plane. The nodes have no network
 until you give them one: apply Fairlead's manifest, or use --cni bridge.
 
-Needs root and, on Debian, what "make deps" installs. "e2e down" takes everything away. One setting of
+Needs root and, on Debian, what "make deps" installs. "e2e down" removes everything. One setting of
 the machine is changed, which is reported: fs.inotify.max_user_instances, where it is below 1024.`
 
 const example = `  e2e up --import out/image/fairlead.tar
@@ -55,7 +55,7 @@ func root() *cobra.Command {
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.TraverseChildren = true // so that --name is parsed before kubectl, whose flags are not
-	name := cmd.PersistentFlags().String("name", "", "name of the cluster; any number can be up side by side")
+	name := cmd.PersistentFlags().String("name", "", "name of the cluster; several can be up at the same time")
 	cmd.AddCommand(upCommand(name), downCommand(name), kubectlCommand(name), nodeCommand(name), importCommand(name),
 		rebootCommand(name), daemonCommand(name), controlPlaneCommand(name))
 	return cmd

@@ -18,8 +18,8 @@ func upCommand(name *string) *cobra.Command {
 	var family, datapath, cni string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Make a cluster and wait until its nodes have registered",
-		Long: `Make a cluster and wait until its nodes have registered. If it fails, or is interrupted, nothing is left
+		Short: "Create a cluster and wait until its nodes have registered",
+		Long: `Create a cluster and wait until its nodes have registered. If it fails, or is interrupted, nothing is left
 behind.
 
 Nodes are called node1, node2 and so on, with the addresses 192.168.77.11, .12 and so on (fd77::11,
@@ -47,13 +47,13 @@ is the image ` + bed.TestImage + `, a server and client for tests (--help there)
 	flags.IntVar(&o.Nodes, "nodes", 3, fmt.Sprintf("number of nodes, 1 to %d", bed.MaxNodes))
 	flags.StringVar(&family, "ip-family", string(underlay.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.StringVar(&datapath, "datapath", string(vswitch.Auto),
-		"what Open vSwitch will use on the nodes: system (the kernel's), netdev, or auto: what is there")
+		"datapath of Open vSwitch on the nodes: system (the kernel's), netdev, or auto: what is available")
 	flags.StringVar(&o.KubeProxy, "kube-proxy", bed.Nftables, "nftables, iptables or none")
 	flags.StringVar(&o.Runtime, "runtime", bed.Containerd, bed.Containerd+": the installed one; "+bed.Containerd23+
 		" or "+bed.CRIO+", which are built once on a machine")
-	flags.BoolVar(&o.NoNodeCIDRs, "no-node-cidrs", false, "kube-controller-manager gives nodes no podCIDR")
-	flags.BoolVar(&o.Audit, "audit", false, "keep an audit log of the API server")
-	flags.StringArrayVar(&o.Images, "import", nil, "archive of images for every node; may be repeated")
+	flags.BoolVar(&o.NoNodeCIDRs, "no-node-cidrs", false, "kube-controller-manager assigns no podCIDRs")
+	flags.BoolVar(&o.Audit, "audit", false, "write an audit log of the API server")
+	flags.StringArrayVar(&o.Images, "import", nil, "image archive to import on every node; may be repeated")
 	flags.StringArrayVar(&o.Set, "set", nil,
 		"PART.FLAG=VALUE of etcd, apiserver, kcm or scheduler; PART.FLAG- leaves one out")
 	flags.StringVar(&cni, "cni", "none", "none, or bridge: the reference bridge plugin and routes between nodes")
@@ -81,7 +81,7 @@ func up(cmd *cobra.Command, o bed.Options, cni string, begun time.Time) error {
 func downCommand(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Take the cluster away, also one that is half up or broken",
+		Short: "Remove the cluster, even if it is incomplete or broken",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return bed.Down(cmd.Context(), *name) },
 	}

@@ -83,7 +83,7 @@ func importCommand(name *string) *cobra.Command {
 func rebootCommand(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reboot NODE",
-		Short: "A power failure of a node and its next boot: the disk is kept",
+		Short: "Simulate a power failure of a node and its next boot: the disk is kept",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := bed.Open(*name)

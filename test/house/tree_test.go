@@ -1,6 +1,6 @@
-// Package house has the rules of the code base that no compiler checks, as tests: which package may import which, what
-// must be documented, what may not be written. Each failure gives the reason of its rule. An exception is a line in
-// this package, with its reason, in the change that needs it.
+// Package house checks, as tests, the rules of the code base that no compiler checks: which package may import which,
+// what must be documented, what must not be written. Each failure gives the reason of its rule. An exception is a line
+// in this package, with its reason, in the change that needs it.
 package house
 
 import (

@@ -59,8 +59,8 @@ func (b *bed) agentPod(t *testing.T) (fairleadctl func(args ...string) (string, 
 	}
 }
 
-// fairleadctl works in the agent's pod, as docs/install.md tells to run it: with the rights of the agent, and with the
-// API server of its config.
+// fairleadctl works in the agent's pod, as docs/install.md describes: with the rights of the agent, and with the API
+// server of its config.
 func TestRootFairleadctlInAgentPod(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -84,7 +84,7 @@ func TestRootFairleadctlInAgentPod(t *testing.T) {
 	// An API server that does not answer is no reason to call the node dead.
 	says(1, []string{"pod-cidr  check failed", "agent     ok", "ovs       ok", "mtu       ok"},
 		"doctor", "--server=192.0.2.1", "--timeout=8s")
-	// It may not run commands in other agents' Pods. What was not answered in time is unknown as well, but not for ever.
+	// It may not run commands in other agents' Pods. What was not answered in time is unknown as well, but not forever.
 	wait(t, time.Minute, func() string {
 		out, _ := fairleadctl("doctor")
 		if _, more, found := strings.Cut(out, "unknown: reach, of other nodes"); !found || strings.Contains(more, "unknown") {

@@ -239,7 +239,7 @@ func TestRootCaptureEnds(t *testing.T) {
 	}{
 		{"there is no pod default/none", []string{"--to=none"}},
 		{"exit status 1", []string{"--on-node=false {node}"}},
-		{"no pod of the agent runs there", []string{"--on-node="}},
+		{"no agent pod runs there", []string{"--on-node="}},
 	} {
 		out, err := command(wrong.args...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), wrong.says) {
@@ -248,7 +248,8 @@ func TestRootCaptureEnds(t *testing.T) {
 	}
 }
 
-// Who may not run commands in the agent's pod is told so, and what else there is. Those who may are in the e2e tests.
+// A user without the right to run commands in the agent's pod gets that error, and the alternative. The e2e tests cover
+// users with the right.
 func TestRootCaptureRights(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1")
@@ -272,7 +273,7 @@ func TestRootCaptureRights(t *testing.T) {
 		return ""
 	})
 	args := []string{"capture", "a", "-w", "/run/a.pcapng"}
-	if out, code := b.agentPod(t)(args...); code != 1 || !strings.Contains(out, "you may not run commands in the pod kube-system/"+name) {
+	if out, code := b.agentPod(t)(args...); code != 1 || !strings.Contains(out, "you may not run commands in the agent's pod kube-system/"+name) {
 		t.Errorf("without rights: exit code %d: %s", code, out)
 	}
 }

@@ -101,7 +101,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 		"output to pod default/s1"}, "trace", "a", "near:http")
 	says([]string{"no running Pod has the labels of its selector, app=nothing. The node refuses it",
 		"output to the gateway"}, "trace", "a", "none:80")
-	says([]string{"chosen: by each connection for itself", "by a hash of each connection"}, "trace", "a", "both:80")
+	says([]string{"chosen: for each connection separately", "by a hash of each connection"}, "trace", "a", "both:80")
 	says([]string{"which the pod then keeps (session affinity)"}, "trace", "a", "kept:80")
 	b.says(t, "/nonexistent", 0, []string{"endpoints: " + s1 + ":8080"}, "trace", "a", near+":80")
 	says([]string{"chosen: " + s1 + ":5353\n", "output to pod default/s1"}, "trace", "a", "near:dns/UDP")
@@ -142,7 +142,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 		t.Error("a connection that Open vSwitch had translated goes on with services: host: docs/services.md says that it hangs")
 	}
 	says([]string{"note: kube-proxy translates on this node", s1 + ":8080"}, "service", "both")
-	says([]string{"translates nothing with services: host", "output to the gateway"}, "trace", "a", "both:80")
+	says([]string{"with services: host, Open vSwitch translates nothing", "output to the gateway"}, "trace", "a", "both:80")
 }
 
 // examined checks what doctor finds of Services: nothing, until an endpoint is on a node that does not exist, and

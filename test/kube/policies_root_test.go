@@ -54,7 +54,7 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	admin := b.adminHere(t, "node1")
 	b.says(t, admin, 0, []string{"isolated by NetworkPolicy default/deny"}, "policy", "show", "b")
 	b.says(t, admin, 0, []string{"denied", "policies deny it, in table IngressNetworkPolicy"}, "policy", "trace", "a", "b:80")
-	b.says(t, admin, 0, []string{"allowed", "policies let it go on"}, "policy", "trace", "b", "a:80")
+	b.says(t, admin, 0, []string{"allowed", "policies allow it"}, "policy", "trace", "b", "a:80")
 	b.says(t, admin, 0, []string{"policies  ok"}, "doctor", "policies")
 	b.seen(t, "c")
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
@@ -120,7 +120,7 @@ func (b *bed) change(t *testing.T, how func(string, []byte) ([]manifest.Change, 
 	must(t, err)
 }
 
-// restartKnowing kills the agent of node1 and ovs-vswitchd, and starts both, while the API server is away.
+// restartKnowing kills the agent of node1 and ovs-vswitchd, and starts both, while the API server is down.
 func (b *bed) restartKnowing(t *testing.T) {
 	t.Helper()
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
@@ -131,7 +131,7 @@ func (b *bed) restartKnowing(t *testing.T) {
 }
 
 // restartUnknowing kills the agent of node1, with ovs-vswitchd or without, and starts what was killed, while the API
-// server is away and what was saved of policies is lost.
+// server is down and the saved policies are lost.
 func (b *bed) restartUnknowing(t *testing.T, vswitchd bool) {
 	t.Helper()
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))

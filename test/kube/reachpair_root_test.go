@@ -59,14 +59,14 @@ func TestRootReach(t *testing.T) {
 	b.nft(t, "add chain bridge lost drops { type filter hook forward priority 0; }")
 	b.nft(t, "add rule bridge lost drops ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081 drop")
 	fails := append(pass("node2", "node1"), "node1 node2 IPv4 do not pass", "node1 node2 IPv6 do not pass", "pods-between",
-		"no IPv4 packet comes from pods on node1 to pods on node2: they leave node node1 by eth0, and do not arrive at any interface of node node2",
-		"something between the nodes drops them (geneve, udp port 6081), though it passes ping",
-		"The same: from node1 to node2 in IPv6", "node node2: no packet of node node1 comes", "node node1: node node2 is heard, and says that it does not hear this one")
+		"no IPv4 packets pass from pods on node1 to pods on node2: they leave node node1 through eth0, and do not arrive at any interface of node node2",
+		"something between the nodes drops them (geneve, udp port 6081), although it passes ping",
+		"The same: from node1 to node2 in IPv6", "node node2: no packets from node node1 arrive", "node node1: node node2 is heard, and reports that it does not hear this node")
 	says(outside, 4, fails, pair...)
 	says("node2", 4, fails, pair...)
 	says(outside, 0, []string{"ready 0/1, not: node2 0", "ready 0/1, not: node1 0", "Node node2: PodsNotReached"}, "status")
-	says(outside, 4, []string{"reach 1 finding, see below", "Problem 1: reach: pods-between no IPv4 packet comes from pods on node1 to pods on node2",
-		"The same: from node1 to node2 in IPv6", "node node2: no packet"}, "doctor", "reach")
+	says(outside, 4, []string{"reach 1 finding, see below", "Problem 1: reach: pods-between no IPv4 packets pass from pods on node1 to pods on node2",
+		"The same: from node1 to node2 in IPv6", "node node2: no packets"}, "doctor", "reach")
 	b.nft(t, "delete table bridge lost")
 	says(outside, 0, well, pair...)
 

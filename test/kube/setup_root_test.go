@@ -303,7 +303,7 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 const cniCosts = 1
 
 // steady pings from one pod to another, ten times a second, until the returned function is called, which expects every
-// ping answered that was sent before one that was, but for mayLose, no two in a row.
+// ping answered that was sent before one that was, except mayLose, no two in a row.
 func (b *bed) steady(t *testing.T, from, to string, mayLose int) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)

@@ -11,7 +11,7 @@ import (
 )
 
 // The userspace datapath cannot use a tunnel whose way out is an interface that is not Open vSwitch's. The node's agent
-// says so wherever people look, and nobody believes that all is well.
+// says so wherever people look, and nothing suggests that all is well.
 func TestRootTunnelThatCannotWork(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -38,10 +38,10 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		ip link set mv0 up
 		echo "$gateways" | while read -r _ via gateway _; do ip route replace default $via $gateway dev mv0; done`)
 	must(t, err)
-	b.event(t, "node1", "TunnelUnusable", "pods of other nodes are not reached", "the address of this node is on mv0", "noEncap")
+	b.event(t, "node1", "TunnelUnusable", "pods of other nodes are not reached", "this node's address is on mv0", "noEncap")
 	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node. That one's
 	// agent writes the same Event, when it has heard nothing for some time.
-	b.event(t, "node1", "PodsNotReached", "the address of this node is on mv0")
+	b.event(t, "node1", "PodsNotReached", "this node's address is on mv0")
 	for _, c := range []struct {
 		code  int
 		words []string
@@ -61,7 +61,7 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		})
 	}
 	b.measures(t, "node1", "fairlead_tunnel_unusable 1")
-	if log := b.log(t, "node1"); !strings.Contains(log, "the address of this node is on mv0") {
+	if log := b.log(t, "node1"); !strings.Contains(log, "this node's address is on mv0") {
 		t.Error("the log does not say it")
 	}
 	// It is so.

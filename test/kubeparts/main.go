@@ -1,5 +1,5 @@
 // Kubeparts is a Kubernetes cluster in one binary: control plane, kubelet, kube-proxy, kubectl and
-// etcd, each the real one. Which of them it is says its name (a symbolic link) or its first argument.
+// etcd, each the real one. Its name (a symbolic link) or its first argument selects which.
 //
 // It is a module of its own: k8s.io/kubernetes can be required only together with a replace line for
 // each of its 33 staging modules, and these have no place in the product's go.mod.

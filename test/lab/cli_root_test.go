@@ -69,9 +69,9 @@ func TestRootCommandLine(t *testing.T) {
 	check("", "not started", 0, "agent", "node1", "status")
 	check("", `lab: "vswitch" is none of [vswitchd ovsdb guard]`, 1, "ovs", "node1", "kill", "vswitch")
 	check("", `lab: "restart" is none of start, stop and kill`, 1, "ovs", "node1", "restart")
-	check("", "the pod runner works", 0, "runner", "log")
+	check("", "pod runner started", 0, "runner", "log")
 	check("", "", 0, "runner", "kill")
-	check("", "The pod runner does not run: lab runner start", 0, "status")
+	check("", "The pod runner is not running: lab runner start", 0, "status")
 	check("", "", 0, "runner", "start")
 }
 

@@ -59,7 +59,7 @@ func TestWrongUse(t *testing.T) {
 		"get services":                    `invalid argument "services"`,
 		"status -o yaml":                  "-o yaml: there are table and json",
 		"runner restart now":              "accepts 1 arg(s)",
-		"node node1 -- ls":                "no lab is up in /does/not/exist (lab up makes one)",
+		"node node1 -- ls":                "no lab is up in /does/not/exist (lab up creates one)",
 		"status":                          "no lab is up",
 		"apply -f -":                      "no lab is up",
 		"down now":                        `unknown command "now"`,

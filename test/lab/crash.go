@@ -17,11 +17,11 @@ func crashCommand(dir *string) *cobra.Command {
 	limit := time.Minute
 	cmd := &cobra.Command{
 		Use:   "crash NODE --at STEP",
-		Short: "Kill a node's agent in the middle of attaching its uplink, or the way back",
+		Short: "Kill a node's agent in the middle of attaching its uplink, or of restoring it",
 		Long: `Kill a node's agent (SIGKILL) as soon as the journal of its uplink says that STEP has begun. An agent
 that runs is ended first and the uplink restored, so that there is something to attach. For a step
-of the way back an agent attaches first, and "fairlead-agent uplink restore" is killed. What is left
-is for you to look at; "lab agent NODE start" goes on with it.
+of a restore an agent attaches first, and "fairlead-agent uplink restore" is killed. What is left
+is left for inspection; "lab agent NODE start" continues.
 
 Steps of an attach: ` + strings.Join(lab.CrashSteps(api.UplinkBridge, false), ", ") + `.
 Steps back: ` + strings.Join(lab.CrashSteps(api.UplinkBridge, true), ", ") + `.
@@ -41,7 +41,7 @@ A step in which there is nothing to do does not come. The journal is /var/lib/fa
 			defer cancel()
 			past, err := l.AgentCrash(ctx, args[0], at)
 			if err == nil && past != "" {
-				err = fmt.Errorf("step %q had nothing to do, or was over too fast: killed at %q. If it is there at all, try again",
+				err = fmt.Errorf("step %q had nothing to do, or finished too fast: killed at %q. If the step exists, try again",
 					at, past)
 			}
 			return err
@@ -60,8 +60,8 @@ func rebootCommand(dir *string) *cobra.Command {
 	wait := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "reboot NODE",
-		Short: "Let a node's power fail, and boot it again",
-		Long: `Let a node's power fail, and boot it again: its processes are killed, its namespaces recreated, with
+		Short: "Simulate a power failure of a node, and boot it again",
+		Long: `Simulate a power failure of a node, and boot it again: its processes are killed, its namespaces recreated, with
 another boot ID. Interfaces, addresses, routes, pods and all in /run are gone; what is on disk stays,
 the database of Open vSwitch among it. Open vSwitch starts first. Then eth0 gets its addresses, as by
 a distribution's configuration, and the agent starts. The pod runner recreates the pods.`,
@@ -79,6 +79,6 @@ a distribution's configuration, and the agent starts. The pod runner recreates t
 		},
 	}
 	cmd.Flags().BoolVar(&noAgent, "no-agent", false, "do not start the agent")
-	cmd.Flags().DurationVar(&wait, "wait", wait, "how long the agent may take to get ready, 0 to not wait")
+	cmd.Flags().DurationVar(&wait, "wait", wait, "timeout for the agent to be ready; 0: do not wait")
 	return cmd
 }

@@ -91,10 +91,10 @@ Debian 12 allow, a runtime calls neither; here the first plugin, Fairlead, is ca
 func ovsCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ovs NODE start|stop|kill [vswitchd|ovsdb|guard]",
-		Short: "Start or end a node's Open vSwitch",
+		Short: "Start or stop a node's Open vSwitch",
 		Long: `Start or end the daemons of a node's Open vSwitch, both or the one named. stop is SIGTERM, kill is
 SIGKILL. The guard beside them (build/ovs) is there on the kernel's datapath; start starts it as
-well, and the others end it only if it is named. A daemon that was ended stays down until "start".`,
+well, and the others end it only if it is named. A stopped daemon stays down until "start".`,
 		Args: cobra.RangeArgs(2, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := lab.Open(*dir)

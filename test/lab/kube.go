@@ -39,8 +39,8 @@ func controlPlaneCommand(dir *string) *cobra.Command {
 	wait := 2 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "control-plane etcd|apiserver|kcm start|stop|kill|restart|pause|resume|log\n  lab control-plane wipe",
-		Short: "Start, end, stall or look at a part of the control plane",
-		Long: `Start, end, stall or look at a part of the control plane: etcd, apiserver (kube-apiserver) or kcm
+		Short: "Start, stop, stall or inspect a part of the control plane",
+		Long: `Start, stop, stall or inspect a part of the control plane: etcd, apiserver (kube-apiserver) or kcm
 (kube-controller-manager).
 
 start waits until the part serves; stop is SIGTERM, kill is SIGKILL. pause is SIGSTOP: the part
@@ -82,8 +82,8 @@ start again. Then Nodes are registered and agents get new tokens, as kubelets wo
 		},
 	}
 	cmd.Flags().StringArrayVar(&set, "set", nil, "with start and restart: FLAG=VALUE, or FLAG-; may be repeated")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: go on printing")
-	cmd.Flags().DurationVar(&wait, "wait", wait, "how long it may take")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: keep printing")
+	cmd.Flags().DurationVar(&wait, "wait", wait, "timeout of the command")
 	return cmd
 }
 
@@ -124,8 +124,8 @@ func kubeProxyCommand(dir *string) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "kube-proxy NODE start|stop|log",
-		Short: "Start, end or look at a node's kube-proxy",
-		Long: `Start, end or look at a node's kube-proxy. What it wrote to the kernel stays when it ends: Services
+		Short: "Start, stop or inspect a node's kube-proxy",
+		Long: `Start, stop or inspect a node's kube-proxy. Its kernel rules stay when it ends: Services
 work on as they were.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -149,6 +149,6 @@ work on as they were.`,
 			}
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: go on printing")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: keep printing")
 	return cmd
 }

@@ -23,7 +23,7 @@ paths of their own, an underlay network between them, a host outside, and a runn
 makes and removes pods from manifests as kubelet and a container runtime would.
 
 Needs root and, on Debian, the packages openvswitch-switch, iptables and nftables.
-Nothing outside the lab is changed; "lab down" takes everything away.`
+Nothing outside the lab is changed; "lab down" removes everything.`
 
 const example = `  lab up                                    two nodes
   lab apply --wait 30s -f pods.yaml         make pods

@@ -46,7 +46,7 @@ func deleteCommand(dir *string) *cobra.Command {
 				changes, err := l.DeleteFiles(files...)
 				for _, c := range changes {
 					if c.What == "not found" && !ignoreNotFound && err == nil {
-						err = fmt.Errorf("%s was not found (--ignore-not-found makes that no error)", c.Ref)
+						err = fmt.Errorf("%s was not found (ignored with --ignore-not-found)", c.Ref)
 					}
 				}
 				return changes, err
@@ -54,7 +54,7 @@ func deleteCommand(dir *string) *cobra.Command {
 		},
 	}
 	addFileFlags(cmd, &files, &wait, "wait until the pods are gone, at most this long")
-	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "an object that is not there is no error")
+	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "ignore missing objects")
 	return cmd
 }
 

@@ -18,8 +18,8 @@ func agentCommand(dir *string) *cobra.Command {
 	wait := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "agent NODE start|stop|kill|log|status",
-		Short: "Start, end or look at a node's agent",
-		Long: `Start, end or look at a node's agent. start waits until it is ready; stop is SIGTERM, kill is
+		Short: "Start, stop or inspect a node's agent",
+		Long: `Start, stop or inspect a node's agent. start waits until it is ready; stop is SIGTERM, kill is
 SIGKILL. log prints what all agents of the node logged.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,8 +55,8 @@ SIGKILL. log prints what all agents of the node logged.`,
 			}
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: go on printing")
-	cmd.Flags().DurationVar(&wait, "wait", wait, "with start: how long it may take to get ready, 0 to not wait")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: keep printing")
+	cmd.Flags().DurationVar(&wait, "wait", wait, "with start: timeout for readiness; 0: do not wait")
 	return cmd
 }
 
@@ -76,8 +76,8 @@ func runnerCommand(dir *string) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "runner start|stop|kill|log|status",
-		Short: "Start, end or look at the pod runner",
-		Long: `Start, end or look at the pod runner, the process that stands for kubelet and container runtime
+		Short: "Start, stop or inspect the pod runner",
+		Long: `Start, stop or inspect the pod runner, the process that stands for kubelet and container runtime
 of all nodes. While it does not run, pods stay as they are and manifests wait.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,7 +105,7 @@ of all nodes. While it does not run, pods stay as they are and manifests wait.`,
 			}
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: go on printing")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "with log: keep printing")
 	return cmd
 }
 
@@ -113,7 +113,7 @@ of all nodes. While it does not run, pods stay as they are and manifests wait.`,
 func daemonCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:    lab.DaemonCommand,
-		Short:  "Be the pod runner",
+		Short:  "Run the pod runner in the foreground",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -163,7 +163,7 @@ func runnerState(l *lab.Lab) string {
 	if pid := l.RunnerPID(); pid != 0 {
 		return fmt.Sprintf("runs (pid %d)", pid)
 	}
-	return "does not run"
+	return "is not running"
 }
 
 func list(s []string) string { return orDash(strings.Join(s, ",")) }

@@ -41,7 +41,7 @@ func (f *umlFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.when, "uml", "", "run the command after -- in User-Mode Linux; =auto: if this kernel has no openvswitch")
 	flags.Lookup("uml").NoOptDefVal = always
-	flags.IntVar(&f.memory, "mem", 2048, "with --uml: memory in MiB; what is used of it is taken")
+	flags.IntVar(&f.memory, "mem", 2048, "with --uml: memory in MiB; only what is used is allocated")
 	flags.DurationVar(&f.timeout, "uml-timeout", 0, "with --uml: end the command after this time (default: no limit)")
 	flags.StringArrayVar(&f.writable, "write", nil, "with --uml: a directory that the command may write to; repeatable")
 	flags.BoolVar(&f.verbose, "uml-log", false, "with --uml: show the kernel's log")
@@ -87,7 +87,7 @@ func (f *umlFlags) run(cmd *cobra.Command, argv []string) error {
 
 func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, error) {
 	if os.Getenv(uml.Inside) != "" {
-		return uml.Command{}, errors.New("this is User-Mode Linux already: --uml does not work in here")
+		return uml.Command{}, errors.New("this already is User-Mode Linux: --uml does not work in it")
 	}
 	path, err := kernel.Get(ctx, os.Stderr)
 	if err != nil {

@@ -19,8 +19,8 @@ func upCommand(dir *string) *cobra.Command {
 	var datapath, family, config, cluster, mode string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Make a lab and wait until its agents are ready",
-		Long: `Make a lab and wait until its agents are ready. If it fails, or is interrupted, nothing is
+		Short: "Create a lab and wait until its agents are ready",
+		Long: `Create a lab and wait until its agents are ready. If it fails, or is interrupted, nothing is
 left behind.
 
 Nodes are called node1, node2 and so on, with the addresses 192.168.77.11, .12 and so on
@@ -77,16 +77,16 @@ without Kubernetes the nodes share the directory of allocations.`,
 	flags.StringVar(&o.Uplink, "uplink", api.UplinkBridge,
 		"with --mode bridge, agents' uplink.mode: bridge or steer")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
-	flags.BoolVar(&o.RoutePods, "route-pods", false, "the underlay's router knows the way to all podCIDRs (for noEncap)")
+	flags.BoolVar(&o.RoutePods, "route-pods", false, "the underlay's router has routes to all podCIDRs (for noEncap)")
 	flags.StringVar(&cluster, "cluster", string(lab.Directory),
 		"directory (of manifests) or kube (a real Kubernetes API)")
 	flags.StringArrayVar(&o.Set, "set", nil,
 		"PART.FLAG=VALUE of etcd, apiserver or kcm; PART.FLAG- leaves one out")
 	flags.StringVar(&o.KubeProxy, "kube-proxy", "", "with kube: nftables (the default), iptables or none")
 	flags.StringVar(&config, "config", "", "YAML file that is merged into the config of each agent")
-	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of our programs (default: where this one is)")
-	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")
-	flags.BoolVar(&o.Keep, "keep", false, "keep the lab when its agents do not get ready, to look around")
+	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of Fairlead's programs (default: that of this program)")
+	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "timeout for the agents to be ready")
+	flags.BoolVar(&o.Keep, "keep", false, "keep the lab for inspection if its agents do not get ready")
 	flags.BoolVar(&o.NoGuard, "no-guard", false, "start no guard beside Open vSwitch; only the kernel's datapath has one")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "start no agents")
 	return cmd
@@ -95,7 +95,7 @@ without Kubernetes the nodes share the directory of allocations.`,
 func downCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Take the lab away, also one that is half up or broken",
+		Short: "Remove the lab, even if it is incomplete or broken",
 		Long: `Take the lab away: end its processes, whatever started them, and remove its namespaces, mounts
 and files. It works on a lab in any state, and does nothing if there is none.`,
 		Args: cobra.NoArgs,

@@ -79,7 +79,7 @@ func (c *Client) of(ctx context.Context, o *unstructured.Unstructured) (dynamic.
 
 func (c *Client) kind(ctx context.Context, gvk schema.GroupVersionKind) (kind, error) {
 	if gvk.Version == "" || gvk.Kind == "" {
-		return kind{}, errors.New("it has no apiVersion or no kind")
+		return kind{}, errors.New("it has no apiVersion or kind")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func changeOf(o *unstructured.Unstructured, what string) Change {
 
 // Apply makes the objects of a manifest that the label selector chooses be as they are there, as "kubectl apply
 // --server-side --force-conflicts -l SELECTOR" does, and waits until the definitions among them are served. Like it,
-// it goes on after an error.
+// it continues after an error.
 func (c *Client) Apply(ctx context.Context, manifest []byte, selector string) ([]Change, error) {
 	objects, err := read(manifest, selector)
 	if err != nil {

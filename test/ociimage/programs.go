@@ -41,7 +41,7 @@ func libraries(ctx context.Context, program string) ([]string, error) {
 		return nil, fmt.Errorf("ldd %s: %w: %s", program, err, out)
 	}
 	if missing := regexp.MustCompile(`(\S+) => not found`).FindSubmatch(out); missing != nil {
-		return nil, fmt.Errorf("%s wants %s, which is not on this machine", program, missing[1])
+		return nil, fmt.Errorf("%s needs %s, which is not on this machine", program, missing[1])
 	}
 	var paths []string
 	for _, match := range regexp.MustCompile(`(/\S+) \(0x`).FindAllSubmatch(out, -1) {

@@ -80,7 +80,7 @@ func (c cache) build(ctx context.Context, whole string, out *progressLog, build 
 	if err := os.Chmod(partial, 0o755); err != nil {
 		return err
 	}
-	out.line("not in the cache: it is built once, into %s", whole)
+	out.line("not in the cache: building it once, in %s", whole)
 	start := time.Now()
 	stop := out.every(c.reportEvery, "building")
 	err = build(ctx, partial, out)

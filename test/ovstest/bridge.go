@@ -49,7 +49,7 @@ func (o *OVS) OFPort(port string) uint32 {
 	out := o.Ctl("--bare", "get", "Interface", port, "ofport")
 	n, err := strconv.ParseUint(strings.TrimSpace(out), 10, 32)
 	if err != nil {
-		o.t.Fatalf("ovstest: port %s has no OpenFlow port number but %q", port, strings.TrimSpace(out))
+		o.t.Fatalf("ovstest: port %s has no OpenFlow port number: %q", port, strings.TrimSpace(out))
 	}
 	return uint32(n)
 }

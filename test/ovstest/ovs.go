@@ -225,7 +225,7 @@ const patience = time.Minute
 const toolLimit = "--timeout=55"
 
 // Run runs one of the Open vSwitch tools against this instance and returns its output. The tool is killed after
-// patience: without a limit every one of them can hang for ever on a switch that does not answer.
+// patience: without a limit each of them can hang forever on a switch that does not answer.
 func (o *OVS) Run(tool string, args ...string) (string, error) {
 	switch tool {
 	case "ovs-vsctl":

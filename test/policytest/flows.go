@@ -120,7 +120,7 @@ func (f Flows) rank(rank uint32, tier policy.Tier, c compile.Connection, class u
 		}
 		flow, ok := f[compile.Match{Direction: c.Direction, Kind: compile.Rule, Tier: tier, Rank: rank, Rule: rule}]
 		if !ok {
-			return 0, fmt.Errorf("the conjunction %d has no flow with its verdict", rule)
+			return 0, fmt.Errorf("the conjunction %d has no verdict flow", rule)
 		}
 		if found != 0 && found != flow.Verdict {
 			return 0, fmt.Errorf("two flows of rank %d disagree", rank)

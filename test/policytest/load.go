@@ -91,7 +91,7 @@ func parse(o any, read func([]byte) (policy.Policy, error)) policy.Policy {
 	return p
 }
 
-// About is c as one end is asked about it; ok is false if the address is no local pod's.
+// About returns c as seen from one end; ok is false if its address is not a local pod's.
 func (w World) About(c Connection, d policy.Direction) (about compile.Connection, ok bool) {
 	self, peer := c.To, c.From
 	if d == policy.Egress {

@@ -116,7 +116,7 @@ func (w World) accepts(namespace string, peers []networkingv1.NetworkPolicyPeer,
 	return hit && port
 }
 
-// hasPort tells whether the connection goes to the port of that name.
+// hasPort reports whether the connection goes to the port of that name.
 func (w World) hasPort(c Connection, name string) bool {
 	pod := w.PodAt(c.To)
 	return pod != nil && slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool {

@@ -1,6 +1,6 @@
-// Package policytest makes random clusters with policies and random connections in them, and says what must become of
-// these: by the specifications, in few lines, and by the flows that policy/compile returns. The two share nothing with
-// policy and policy/compile but the values that they are given.
+// Package policytest generates random clusters with policies and random connections in them, and computes the expected
+// verdicts: from the specifications, in a few lines, and from the flows that policy/compile returns. The two share only
+// their input values with policy and policy/compile.
 package policytest
 
 import (

@@ -20,8 +20,8 @@ import (
 // gets no processor for seconds, that costs one look.
 const looks, look = 20, 100 * time.Millisecond
 
-// buffer is what a socket holds: the datagrams of seconds in which nobody reads them, or the burst that makes up for
-// seconds in which nobody has sent. The kernel counts 768 bytes for a small one.
+// buffer is what a socket holds: the datagrams of seconds in which they are not read, or the burst that makes up for
+// seconds without sending. The kernel counts 768 bytes for a small one.
 const buffer = 4 << 20
 
 // catchUp is how many times as fast as usual a stream sends what it should have sent while this process got no
@@ -193,7 +193,7 @@ func (s *Stream) gone(looked int) bool {
 	return looked >= looks || s.complete()
 }
 
-// receive reads answers until it has looked in vain; if the socket is of one datagram, until its answer.
+// receive reads replies until there are none; if the socket is for one datagram, until its reply.
 func (s *Stream) receive(conn *net.UDPConn) {
 	defer conn.Close()
 	buf := make([]byte, 64)

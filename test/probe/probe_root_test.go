@@ -71,7 +71,7 @@ func (s *Stream) await(t *testing.T, sent int) {
 	}
 }
 
-// A process that was away and has much to catch up with sends no burst.
+// A process that was stopped and has much to catch up with sends no burst.
 func TestRootCatchUp(t *testing.T) {
 	here, lo := loopback(t)
 	port, stop, err := Echo(here, lo)
@@ -95,7 +95,7 @@ func TestRootCatchUp(t *testing.T) {
 	s.stopped.Wait()
 }
 
-// A process that was away for the time in which answers come late finds them all, however many there are.
+// A process that was stopped while late replies arrived finds them all, however many there are.
 func TestRootAnswersToALateProcess(t *testing.T) {
 	here, lo := loopback(t)
 	s := newStream(here, lo, netip.AddrPort{}, time.Millisecond)

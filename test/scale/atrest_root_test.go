@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 )
 
-// The cluster at rest: a tenth of 100,000 Pods, as no agent hears of the Pods of namespaces that it does not read. A
+// The cluster at rest: a tenth of 100,000 Pods, as no agent receives the Pods of namespaces that it does not read. A
 // namespace has podsEach, and this node a Pod in each of ownNamespaces: as many Pods as a node has on average.
 const (
 	restNamespaces = 100

@@ -151,7 +151,7 @@ func damagedFlows(flows string) []string {
 func (c cluster) picture(t *testing.T, node string) string {
 	t.Helper()
 	h := c.host(t, node)
-	// The link of the end that is probed is made again where its MTU changes.
+	// The link of the probed end is recreated when its MTU changes.
 	ends := regexp.MustCompile(`(?m:^\d+: (\S+)@if\d+(: .*)link/ether \S+( .* link-netns fairlead-reach))`)
 	var lines []string
 	for _, cmd := range []string{

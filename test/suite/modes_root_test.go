@@ -137,7 +137,7 @@ func doctorOpensRouted(t *testing.T, c cluster) {
 				map[bool]string{true: "ip", false: "ip6"}[ip.Is4()], rule, c.family.PodCIDRs(1)[i]))
 			noReach(t, a, near.ips[i])
 			out, err := doctor()
-			want := map[string]string{"saddr": "from pods here to pods on", "daddr": "to pods here"}[rule]
+			want := map[string]string{"saddr": "from pods on this node to pods on", "daddr": "to pods on this node"}[rule]
 			if err == nil || !strings.Contains(out, want) || !strings.Contains(out, "node3") || !strings.Contains(out, "chain through") {
 				t.Errorf("doctor says %v\n%s", err, out)
 			}

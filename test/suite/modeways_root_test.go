@@ -37,12 +37,12 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 	for _, metric := range []string{"fairlead_degraded", "fairlead_peers_refused"} {
 		c.awaitMetric(t, "node1", metric, 0)
 	}
-	logged, want := strings.Count(c.log(t, "node1"), "the underlay's routers must know"), 0
+	logged, want := strings.Count(c.log(t, "node1"), "the underlay's routers must have routes to"), 0
 	if m.far == desired.PathRouters {
 		want = 1
 	}
 	if logged < want || logged > 3*want { // once for each change: Nodes are read one after the other
-		t.Errorf("the log says %d times what routers must know:\n%s", logged, c.log(t, "node1"))
+		t.Errorf("the log says %d times what routers need routes to:\n%s", logged, c.log(t, "node1"))
 	}
 }
 

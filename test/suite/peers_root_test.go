@@ -160,7 +160,7 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	everybody(t, fourth)
 
 	// The other order: the Node is first. Not on the userspace datapath: ovs-vswitchd asks once who has the address, which
-	// nobody answers yet, and drops what follows until that pauses for 10 s.
+	// does not exist yet, and drops what follows until that pauses for 10 s.
 	address := "192.168.77.133"
 	if c.Datapath() == vswitch.System {
 		address = "192.168.77.144"
@@ -201,11 +201,11 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	everybody(t, fourth)
 }
 
-// Peers that come and go cost the packets between other nodes nothing. The routes of somebody else make ovs-vswitchd
-// take its time to read them: it drops what it looks up meanwhile. Between the routes of the two families the kernel
-// may wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in one
-// of eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. With flows
-// first, each turn loses twenty. A turn in which the machine may have lost them is another one more.
+// Peers that are added and removed cost no packets between other nodes. Routes of other programs make ovs-vswitchd take
+// its time to read them: it drops what it looks up meanwhile. Between the routes of the two families the kernel may
+// wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in one of
+// eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. With flows first,
+// each turn loses twenty. A turn in which the machine may have lost them is another one more.
 func TestRootPeersCostOthersNothing(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel's datapath has no routes of its own")
 	c := up(t, lab.Options{Nodes: 2})

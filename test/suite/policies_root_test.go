@@ -74,7 +74,7 @@ func reachesWrongly(p place, network string, to netip.AddrPort, want bool) strin
 	return ""
 }
 
-// askedSoon is asked without the patience for packets that are dropped on purpose.
+// askedSoon asks with a short timeout, since packets are dropped on purpose.
 func askedSoon(p place, network string, to netip.AddrPort) error {
 	c, err := callWithin(p, network, to, 300*time.Millisecond)
 	if err != nil {
@@ -212,7 +212,7 @@ func nodeReaches(t *testing.T, c cluster, a place) {
 	forwarded(true)
 }
 
-// Connections that a policy forbids end, those that it allows go on, and both begin before the pod was isolated.
+// Connections that a policy denies end, those that it allows continue; both began before the pod was isolated.
 func openConnections(t *testing.T, c cluster, a, b place) {
 	says := func(conn dialled, limit time.Duration) error {
 		got, err := conn.askWithin(t, limit)
@@ -269,7 +269,7 @@ func late(t *testing.T, node place, do func()) {
 }
 
 // ends waits until connections have no answers for a second, and then sees that they have none to what each end sends.
-// On a busy machine answers come late: before one to what is asked after them, and allowed.
+// On a busy machine replies arrive late: before the reply to a later, allowed request.
 func ends(t *testing.T, askAllowed func(), conns ...dialled) {
 	t.Helper()
 	read := func(limit time.Duration) (got string) {

@@ -26,7 +26,7 @@ func namespaceYAML(team string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {team: %s}}\n", team)
 }
 
-// Each set of policies lets pods of both nodes reach a, or keeps them away.
+// Each set of policies lets pods on both nodes reach a, or blocks them.
 func policyCases(t *testing.T, c cluster, a, b, remote place) {
 	const toA = "podSelector: {matchLabels: {app: a}}"
 	deny := policyYAML("deny", toA)

@@ -52,15 +52,15 @@ func TestRootProbe(t *testing.T) {
 	})
 	ways := []brokenPath{
 		{"the tunnel from node1 to node2", "underlay", "bridge", "forward", "ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081",
-			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods here to pods of node node2",
+			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods on this node to pods on node node2",
 			[2]string{"fails between ", "works  "}},
 		{"the tunnel in both directions", "underlay", "bridge", "forward", "udp dport 6081",
-			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods of node node2 to pods here",
+			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods on node node2 to pods on this node",
 			[2]string{"fails between ", "fails between "}},
 	}
 	if ovstest.UnderTest(t) == ovstest.System { // the other datapath's tunnel does not meet the host's netfilter
 		ways = append(ways, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
-			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods here to pods of node node2",
+			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods on this node to pods on node node2",
 			[2]string{"fails firewall node2", "works  "}})
 	}
 	if os.Getenv("FAIRLEAD_TEST_LONG") != "" { // 15 intervals
@@ -244,8 +244,8 @@ func (c cluster) awaitFinding(t *testing.T, node, directions, cause string) (fou
 	return found
 }
 
-// neverBroken sees that a node tells no fault for a while. Where an ovs-vswitchd has waited for a processor for as long
-// as five probes take, after which a path is one that does not work, there was one: it must pass.
+// neverBroken checks that a node reports no fault for a while. Where an ovs-vswitchd has waited for a processor for as
+// long as five probes take, after which a path is one that does not work, there was one: it must pass.
 func (c cluster) neverBroken(t *testing.T, node string, d time.Duration) {
 	t.Helper()
 	before, excused := c.waited(t), 0

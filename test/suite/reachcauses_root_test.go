@@ -62,7 +62,7 @@ EOF`, table, from, to)
 const ways12, ways34 = "ip saddr 192.168.77.11 ip daddr 192.168.78.12 ", "ip saddr 192.168.77.13 ip daddr 192.168.78.14 "
 
 // rightWithin is how long the right cause is waited for, where none that is wrong is named. An agent that does not run
-// for a second, on a busy machine, begins anew: twice as long as it takes.
+// for a second, on a busy machine, starts over: twice as long as it takes.
 const rightWithin = 80 * time.Second
 
 // separate are faults of different pairs of nodes, at a time each list.
@@ -320,7 +320,7 @@ func (c *causes) nodeFaults(t *testing.T) {
 	routeless[0].end = "ip route replace default via 192.168.78.1"
 	c.named(t, routeless...)
 	c.cutOff(t, "the cable is out", "ip link set node4 down", "ip link set node4 up")
-	// Its gateway does not answer either, so that it is told as soon.
+	// Its gateway does not answer either, so it is reported as soon.
 	c.cutOff(t, "the switch port passes nothing", "ip link set node4 nomaster", "ip link set node4 master br1")
 	t.Run("a wrong address", func(t *testing.T) { c.wrongAddress(t) })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Where single packets of every size pass and TCP does not, that is told with its direction: large segments that are
+// If single packets of every size pass but TCP does not, that is reported with its direction: large segments that are
 // lost on the way, and connections that are not answered.
 func TestRootReachTransfers(t *testing.T) {
 	c := up(t, lab.Options{})

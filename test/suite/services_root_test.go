@@ -425,8 +425,8 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	if got, err := asked(t, a, "tcp", vip); got != "c"+at {
 		t.Errorf("a new connection: %q, %v", got, err)
 	}
-	// Groups that others alter come back. Until then connections may pass all the same: the datapath follows its tables
-	// late.
+	// Externally altered groups are restored. Until then connections may pass nevertheless: the datapath follows its
+	// tables late.
 	state := func() (groups, flows int) {
 		return strings.Count(node.exec(t, "ovs-ofctl -O OpenFlow15 dump-groups br-int"), "group_id="),
 			strings.Count(c.flows(t, "node1"), "table=2, priority=200,")
@@ -448,9 +448,8 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	})
 }
 
-// leavesLate has another endpoint replace that of a client which goes on sending, while the datapath follows its tables
-// late, but less so than the agent leaves it time for (staleFor in agent/apply). A machine that is busier than that
-// gets another try.
+// leavesLate replaces the endpoint of a client that keeps sending, while the datapath follows its tables late, but less
+// so than the agent leaves it time for (staleFor in agent/apply). A machine that is busier than that gets another try.
 func leavesLate(t *testing.T, c cluster, udp dialled, at string, b, remote place) {
 	t.Helper()
 	const leaves = 2800 * time.Millisecond // what the agent flushes again is no earlier than 3 s after the change
@@ -471,8 +470,8 @@ func leavesLate(t *testing.T, c cluster, udp dialled, at string, b, remote place
 				}
 				return ""
 			})
-			// The agent has conntrack forget this connection, in two zones, and the datapath makes it again. An answer that
-			// is under way at that moment is lost: nothing knows any more whose it is. Where all stands still, more come late.
+			// The agent deletes this connection from conntrack, in two zones, and the datapath recreates it. An answer that is
+			// under way at that moment is lost: nothing knows any more whose it is. Where all stands still, more come late.
 			for answered := 0; answered < 10 && time.Since(begun) < leaves; {
 				got, err := udp.askBy(t, time.Now().Add(300*time.Millisecond))
 				if errors.Is(err, os.ErrDeadlineExceeded) {

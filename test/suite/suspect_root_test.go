@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// In a large cluster an agent asks only some of the other nodes. One that does not answer a pod's packets is asked as
-// well: here, none of the others is there.
+// In a large cluster an agent probes only some of the other nodes. One that does not answer a pod's packets is probed
+// as well: here, none of the others is there.
 func TestRootTrafficMakesSuspect(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1})
 	var manifests []string

@@ -4,8 +4,8 @@
 // go run ./test/summary [arguments of go test]
 //
 // Output of a test is shown when the test fails. The exit code is 1 if a test failed, or was skipped and ALLOW_SKIP is
-// not 1: an unnoticed skip is a missing test. The lines of skipped and failed tests are appended to the file that
-// FAIRLEAD_TEST_TOLD names, if it does, so that a run of several commands can end with all of them.
+// not 1: an unnoticed skip is a missing test. The lines of skipped and failed tests are appended to the file named by
+// FAIRLEAD_TEST_TOLD, if set, so that a run of several commands can end with all of them.
 package main
 
 import (

@@ -125,7 +125,7 @@ func reason(output []string) string {
 	return strings.Join(said, " ")
 }
 
-// told is how much of a failed test's messages the summary repeats, in bytes.
+// told is how many bytes of a failed test's messages the summary repeats.
 const told = 400
 
 // firstSaid is the beginning of what a failed test said, in one line; of a parent nothing but that a subtest failed.
@@ -145,7 +145,7 @@ func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
 	if r.elsewhere > 0 {
-		fmt.Fprintf(r.out, "%d for another pass only\n", r.elsewhere)
+		fmt.Fprintf(r.out, "%d only for another pass\n", r.elsewhere)
 	}
 	fmt.Fprint(r.out, r.wrong())
 	switch {

@@ -112,9 +112,9 @@ func (m *machine) slow() string {
 	_, answer, newer := strings.Cut(m.log.String(), asks)
 	switch answer, _, _ = strings.Cut(answer, "\n"); {
 	case !newer:
-		return "this kernel can only trace its programs"
+		return "this kernel supports only ptrace"
 	case answer != "OK":
-		return "no seccomp filters can be installed here (" + answer + "), so the kernel traces its programs"
+		return "seccomp filters cannot be installed here (" + answer + "), so the kernel uses ptrace"
 	}
 	return ""
 }

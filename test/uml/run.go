@@ -130,7 +130,7 @@ func (c Command) fillJob(dir string) error {
 	// The guest's /dev, /proc, /run and /sys are its own.
 	for _, own := range []string{"/dev/", "/proc/", "/run/", "/sys/"} {
 		if strings.HasPrefix(dir, own) {
-			return fmt.Errorf("%s is not seen by the guest: set TMPDIR to a directory on a disk", dir)
+			return fmt.Errorf("%s is not visible in the guest: set TMPDIR to a directory on a disk", dir)
 		}
 	}
 	if err := os.Mkdir(filepath.Join(dir, "root"), 0o755); err != nil {
@@ -143,7 +143,7 @@ func (c Command) fillJob(dir string) error {
 			return err
 		}
 		if info, err := os.Stat(w); err != nil || !info.IsDir() {
-			return fmt.Errorf("%s is to be written to, and is no directory", w)
+			return fmt.Errorf("%s is to be writable, but is not a directory", w)
 		}
 		j.Writable = append(j.Writable, w)
 	}

@@ -122,7 +122,7 @@ func TestUMLErrorsSayWhatIsWrong(t *testing.T) {
 		`"nosuch": executable file not found in $PATH`: func(c *Command) { c.Argv = []string{"nosuch"} },
 		"chdir /nosuch: no such file or directory":     func(c *Command) { c.Dir = "/nosuch" },
 		"starting the kernel":                          func(c *Command) { c.Kernel = "/nosuch" },
-		"/nosuch is to be written to":                  func(c *Command) { c.Writable = []string{"/nosuch"} },
+		"/nosuch is to be writable":                    func(c *Command) { c.Writable = []string{"/nosuch"} },
 		// sysrq-trigger is not built in. Killing init panics every kernel.
 		"Attempted to kill init": func(c *Command) { c.Argv = []string{"sh", "-c", "kill -SEGV 1; sleep 50"} },
 	} {
@@ -150,7 +150,7 @@ func TestUMLNothingIsLeft(t *testing.T) {
 			if strings.HasPrefix(name, "kill") {
 				cmd := exec.Command("/proc/self/exe")
 				// No process is created after this output: one that is being created requests to be traced when its
-				// parent is dead, and stops for ever.
+				// parent is dead, and stops forever.
 				cmd.Env = append(os.Environ(), childScript+"=echo up; while :; do :; done")
 				says, err := cmd.StdoutPipe()
 				if err == nil {

@@ -1,4 +1,4 @@
-// Package jsonrpc asks one question of a program of Open vSwitch over its unix socket, in JSON-RPC 1.0 (RFC 7047, 4).
+// Package jsonrpc sends one request to an Open vSwitch program over its unix socket, in JSON-RPC 1.0 (RFC 7047, 4).
 package jsonrpc
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Call reads the answer into result. It ends with ctx: a program that hangs accepts the connection and says nothing.
+// Call decodes the reply into result. It ends with ctx: a program that hangs accepts the connection and never replies.
 func Call(ctx context.Context, program, socket, method string, params, result any) error {
 	return ask(ctx, program, socket, method, params, func(from io.Reader) (err error) {
 		for answers := json.NewDecoder(from); err == nil; {
@@ -23,7 +23,7 @@ func Call(ctx context.Context, program, socket, method string, params, result an
 			}
 			switch err = answers.Decode(&answer); {
 			case err != nil:
-			case answer.Method != "": // a probe of the server's
+			case answer.Method != "": // a probe by the server
 			case answer.Error != nil:
 				return rejectedError{program, fmt.Sprint(answer.Error)}
 			default:
@@ -34,7 +34,7 @@ func Call(ctx context.Context, program, socket, method string, params, result an
 	})
 }
 
-// ask calls read with what answers a request.
+// ask sends a request and calls read with the reply.
 func ask(ctx context.Context, program, socket, method string, params any, read func(io.Reader) error) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// Lines is Call for a method whose result is text, which may be too much to be kept: each is called with every line of
-// it as it comes, without its end. It must not keep the line. Its error ends Lines.
+// Lines is Call for a method whose result is text that may be too large to keep: each is called with every line as it
+// arrives, without its line ending. It must not keep the line. Its error ends Lines.
 func Lines(ctx context.Context, program, socket, method string, params any, each func(line []byte) error) error {
 	return ask(ctx, program, socket, method, params, func(from io.Reader) error {
 		answer := flat{bufio.NewReaderSize(from, 1<<16)}
@@ -51,7 +51,7 @@ func lines(text io.Reader, each func([]byte) error) error {
 	return s.Err()
 }
 
-// flat is a JSON object that is read as it comes, the values of which are strings, numbers and null.
+// flat is a JSON object whose values are strings, numbers and null, read as a stream.
 type flat struct{ *bufio.Reader }
 
 var errNotFlat = errors.New("it is no JSON object of strings")
@@ -68,7 +68,7 @@ func (f flat) next() (string, error) {
 	return string(name), f.until(':')
 }
 
-// until skips to behind a byte; the object must not end before.
+// until skips past the byte wanted; the object must not end before it.
 func (f flat) until(wanted byte) error {
 	for {
 		switch b, err := f.ReadByte(); {
@@ -82,7 +82,7 @@ func (f flat) until(wanted byte) error {
 	}
 }
 
-// value is the text that follows, which must be read to its end; nil if it is no text.
+// value returns the string that follows, which must be read to its end; nil if it is not a string.
 func (f flat) value() (io.Reader, error) {
 	for {
 		switch b, err := f.ReadByte(); {
@@ -98,7 +98,7 @@ func (f flat) value() (io.Reader, error) {
 	}
 }
 
-// unquoted reads a JSON string, whose first quote has been read, to its last one.
+// unquoted reads a JSON string to its closing quote; its opening quote has been read.
 type unquoted struct {
 	from *bufio.Reader
 	rest []byte // of a character that did not fit
@@ -136,7 +136,7 @@ func (u *unquoted) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// escape reads one, behind its backslash. Half a surrogate is what encoding/json makes of it.
+// escape reads an escape sequence after its backslash. Half a surrogate becomes what encoding/json makes of it.
 func (u *unquoted) escape() error {
 	text := []byte(`"\.`)
 	if _, err := io.ReadFull(u.from, text[2:]); err != nil {
@@ -161,14 +161,14 @@ func unexpected(err error) error {
 	return err
 }
 
-// rejectedError says why the program did not do it.
+// rejectedError says why the program rejected the request.
 type rejectedError struct{ program, reason string }
 
 func (e rejectedError) Error() string {
 	return fmt.Sprintf("%s rejected the request: %s", e.program, e.reason)
 }
 
-// handledError is of who gets the lines.
+// handledError is an error of the function that gets the lines.
 type handledError struct{ error }
 
 func (e handledError) Unwrap() error { return e.error }

@@ -1,7 +1,6 @@
-// Package kernel holds what all appliers need besides netlink requests:
-// sysctls, netlink dumps that must be whole, and addresses in netlink's form.
-// It owns nothing. Sysctls and dumps are those of the calling thread's network
-// namespace: /proc/sys/net shows the namespace of whoever opens the file.
+// Package kernel holds what all appliers need besides netlink requests: sysctls, netlink dumps that must be complete,
+// and addresses in netlink's form. It owns nothing. Sysctls and dumps are those of the calling thread's network
+// namespace: /proc/sys/net shows the namespace of the thread that opens the file.
 package kernel
 
 import (
@@ -17,18 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root is where the kernel shows its network parameters. A container that is not privileged can only read them there;
-// it has the node's directory at mounted, if at all.
+// root is where the kernel exposes its network parameters. An unprivileged container can only read them there; it has
+// the node's directory at mounted, if at all.
 const root, mounted = "/proc/sys/net", "/host/proc/sys/net"
 
 // Sysctl reads the network parameter with the given path below net, such as
 // "ipv4", "conf", "eth0.10", "rp_filter". It takes path elements because
 // interface names may contain dots. A parameter that the kernel does not have
-// gives an error that is fs.ErrNotExist. Of one that is longer than 4 KB, which
-// none of an interface is, it reads no more.
+// gives an error that is fs.ErrNotExist. It reads 4 KB at most, which no interface parameter exceeds.
 //
-// It makes 3 system calls, where os.ReadFile makes 9, some of them for epoll:
-// an interface has some 100 parameters, which are read again and again.
+// It makes 3 system calls, where os.ReadFile makes 9, some of them for epoll: an interface has some 100 parameters,
+// which are read repeatedly.
 func Sysctl(path ...string) (string, error) {
 	name := file(root, path)
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -44,8 +42,7 @@ func Sysctl(path ...string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), nil
 }
 
-// SetSysctl makes the network parameter value and reports whether it was
-// something else before.
+// SetSysctl sets the network parameter to value and reports whether it had another value before.
 func SetSysctl(value string, path ...string) (changed bool, err error) {
 	old, err := Sysctl(path...)
 	if err != nil {
@@ -57,7 +54,7 @@ func SetSysctl(value string, path ...string) (changed bool, err error) {
 	return true, WriteSysctl(value, path...)
 }
 
-// WriteSysctl is SetSysctl for a parameter that is not as wanted: one of a new interface.
+// WriteSysctl is SetSysctl for a parameter known to differ: one of a new interface.
 func WriteSysctl(value string, path ...string) error {
 	err := os.WriteFile(file(root, path), []byte(value), 0)
 	if errors.Is(err, syscall.EROFS) {
@@ -71,8 +68,7 @@ func WriteSysctl(value string, path ...string) error {
 	return nil
 }
 
-// HasIPv6 reports whether the kernel has IPv6 at all: one booted with
-// ipv6.disable=1 shows no parameters for it.
+// HasIPv6 reports whether the kernel has IPv6 at all: one booted with ipv6.disable=1 has no parameters for it.
 func HasIPv6() bool {
 	_, err := os.Stat(filepath.Join(root, "ipv6", "conf"))
 	return !errors.Is(err, fs.ErrNotExist)

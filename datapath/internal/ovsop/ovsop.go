@@ -1,15 +1,15 @@
-// Package ovsop writes operations of an OVSDB transaction (RFC 7047, 5.2) in libovsdb's types, and reads rows of the
-// results. A UUID that is none names a row that the same transaction inserts.
+// Package ovsop builds the operations of an OVSDB transaction (RFC 7047, 5.2) in libovsdb's types, and reads rows from
+// the results. Where a UUID is expected, a name refers to a row that the same transaction inserts.
 package ovsop
 
 import "github.com/ovn-org/libovsdb/ovsdb"
 
-// Select asks for columns of the rows that meet all conditions.
+// Select returns columns of the rows that meet all conditions.
 func Select(table string, where []ovsdb.Condition, columns ...string) ovsdb.Operation {
 	return ovsdb.Operation{Op: ovsdb.OperationSelect, Table: table, Where: where, Columns: columns}
 }
 
-// Insert makes a row, which the transaction may refer to by uuidName.
+// Insert inserts a row, which the transaction may refer to by uuidName.
 func Insert(table, uuidName string, row ovsdb.Row) ovsdb.Operation {
 	return ovsdb.Operation{Op: ovsdb.OperationInsert, Table: table, UUIDName: uuidName, Row: row}
 }
@@ -24,7 +24,7 @@ func Mutate(table, uuid string, m ...ovsdb.Mutation) ovsdb.Operation {
 	return ovsdb.Operation{Op: ovsdb.OperationMutate, Table: table, Where: ByUUID(uuid), Mutations: m}
 }
 
-// Is is the condition that column has that value.
+// Is is the condition that column equals value.
 func Is(column string, value any) []ovsdb.Condition {
 	return []ovsdb.Condition{ovsdb.NewCondition(column, ovsdb.ConditionEqual, value)}
 }
@@ -32,12 +32,12 @@ func Is(column string, value any) []ovsdb.Condition {
 // ByUUID is the condition for one row.
 func ByUUID(uuid string) []ovsdb.Condition { return Is("_uuid", ovsdb.UUID{GoUUID: uuid}) }
 
-// Add adds to a set or map; a key that is there keeps its value.
+// Add adds to a set or map; an existing key keeps its value.
 func Add(column string, value any) ovsdb.Mutation {
 	return ovsdb.Mutation{Column: column, Mutator: ovsdb.MutateOperationInsert, Value: value}
 }
 
-// Delete takes values out of a set, keys, or keys with their values, out of a map.
+// Delete removes values from a set, or keys, with or without given values, from a map.
 func Delete(column string, value any) ovsdb.Mutation {
 	return ovsdb.Mutation{Column: column, Mutator: ovsdb.MutateOperationDelete, Value: value}
 }

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a packet socket on an interface of the calling thread's network namespace, in which it stays. Each Read
-// and Write is a whole Ethernet frame. It hears what the filter lets pass, nothing without one. A device of
-// index 0 is all interfaces.
+// Open opens a packet socket on an interface of the calling thread's network namespace, where it stays. Each Read and
+// Write is a whole Ethernet frame. It receives what the filter passes, and nothing without a filter. A device with
+// index 0 stands for all interfaces.
 func Open(device *net.Interface, filter []unix.SockFilter) (*os.File, error) {
-	// Of protocol 0 it hears nothing until it is bound: no frame gets past the filter.
+	// With protocol 0 it receives nothing until it is bound: no frame bypasses the filter.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening a packet socket: %w", err)
@@ -39,7 +39,7 @@ func Open(device *net.Interface, filter []unix.SockFilter) (*os.File, error) {
 	return s, nil
 }
 
-// bigEndian is v as the kernel reads a field in network byte order.
+// bigEndian returns v in network byte order.
 func bigEndian(v uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)

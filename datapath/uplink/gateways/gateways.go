@@ -1,5 +1,5 @@
-// Package gateways asks the node's default gateways whether they answer, by the host's own interface or on the wire of
-// a NIC. It changes nothing but the state of their neighbour entries.
+// Package gateways probes the node's default gateways, through the host's own interface or on the wire of a NIC. It
+// changes nothing but the state of their neighbour entries.
 package gateways
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 )
 
-// Check returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel asks: an
-// entry that is set to PROBE is confirmed by an answer, or fails after 3 s. It is asked again then, by broadcast: some
-// gateways answer nothing else. Where there is no default gateway, nothing is known, and it returns ErrNone.
+// Check returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel probes: an
+// entry set to PROBE is confirmed by an answer, or fails after 3 s. It is then probed again, by broadcast: some
+// gateways answer nothing else. If there is no default gateway, nothing is known, and it returns ErrNone.
 func Check(ctx context.Context, name string) error {
 	link, gateways, err := of(name)
 	if err != nil {
@@ -42,8 +42,8 @@ func text(gateways []net.IP) string {
 	return strings.Join(out, " or ")
 }
 
-// Neighbour has those of an interface's neighbours asked, as Check does, that wanted wants, and returns how many these
-// are, and one that answers; not valid: none does until ctx ends.
+// Neighbour probes, as Check does, those of an interface's neighbours that wanted selects, and returns their number,
+// and one that answers; invalid if none does until ctx ends.
 func Neighbour(ctx context.Context, name string, wanted func(netip.Addr) bool) (a netip.Addr, asked int, err error) {
 	link, err := kernel.Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
 	if err != nil {
@@ -78,7 +78,7 @@ func neighbours(link netlink.Link) ([]netlink.Neigh, error) {
 	return known, nil
 }
 
-// askAny has the kernel ask neighbours until one answers, or ctx ends.
+// askAny has the kernel probe neighbours until one answers, or ctx ends.
 func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error) {
 	for _, ip := range ips {
 		if err := ask(link, ip); err != nil {
@@ -110,13 +110,13 @@ func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error
 	}
 }
 
-// answers reports whether an entry is that of one of these, which has answered.
+// answers reports whether an entry belongs to one of ips that has answered.
 func answers(n netlink.Neigh, ips []net.IP) bool {
 	return slices.ContainsFunc(ips, n.IP.Equal) && n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0
 }
 
 // OnWire returns nil if a default gateway of the interface name answers on the wire of nic, which needs no route and
-// passes no bridge. Where there is no default gateway, it returns ErrNone.
+// passes no bridge. If there is no default gateway, it returns ErrNone.
 func OnWire(ctx context.Context, name, nic string) error {
 	_, gateways, err := of(name)
 	if err != nil {
@@ -138,8 +138,8 @@ func addrs(ips []net.IP) (out []netip.Addr) {
 	return out
 }
 
-// Silent returns the default gateways of an interface if none of them answers, asked by the kernel and by broadcast on
-// the wire, as some gateways answer one of these alone; "": one does, or there is none. It takes wait at most.
+// Silent returns the default gateways of an interface if none of them answers, probed by the kernel and by broadcast on
+// the wire, as some gateways answer only one of these; "" if one answers, or there is none. It takes wait at most.
 func Silent(ctx context.Context, name string, wait time.Duration) (string, error) {
 	link, gateways, err := of(name)
 	if errors.Is(err, ErrNone) {
@@ -163,7 +163,7 @@ func Silent(ctx context.Context, name string, wait time.Duration) (string, error
 	return text(gateways), nil
 }
 
-// of returns the interface and its default gateways, of which there is one at least.
+// of returns the interface and its default gateways, at least one.
 func of(name string) (netlink.Link, []net.IP, error) {
 	link, err := kernel.Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
 	if err != nil {
@@ -177,13 +177,13 @@ func of(name string) (netlink.Link, []net.IP, error) {
 }
 
 const (
-	// look is how often the kernel is asked for an answer: a packet may be waiting.
+	// look is how often to check for an answer: short, since packets may be waiting.
 	look = 300 * time.Microsecond
 	// wireLimit is how long to wait for answers on the wire.
 	wireLimit = 2 * time.Second
 )
 
-// ErrNone says that there is no default gateway whose answer could tell that the node is reached.
+// ErrNone says that there is no default gateway whose answer could prove that the node is reached.
 var ErrNone = errors.New("there is no default gateway")
 
 func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
@@ -207,7 +207,7 @@ func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
 	return gateways, nil
 }
 
-// ask has the kernel ask for a neighbour. Of one that it does not know, it has to be told first.
+// ask has the kernel probe a neighbour. One without an entry must be added first.
 func ask(link netlink.Link, ip net.IP) error {
 	n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: ip, State: unix.NUD_PROBE}
 	known, err := neighbours(link)

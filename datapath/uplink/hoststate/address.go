@@ -16,15 +16,15 @@ const (
 	protoRA  = 2
 )
 
-// Flags that a request may set; the kernel computes the others. For IPv4 it would keep whatever it gets.
+// Flags that a request may set; the kernel computes the others. For IPv4 it would store any flag that it gets.
 const (
 	flags4 = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN
 	flags6 = flags4 | unix.IFA_F_NODAD | unix.IFA_F_HOMEADDRESS | unix.IFA_F_MANAGETEMPADDR
 )
 
-// AddressOn returns the address, read on from, as a request that puts it on to. more are flags to set besides its own
-// (IFA_F_…); a label that is the interface's name becomes that of to. Of the lifetimes the time elapsed is taken; ok
-// is false if nothing is left.
+// AddressOn returns the address, read on from, as a request that adds it to to. more are flags to set besides its own
+// (IFA_F_…); a label that is the interface's name becomes that of to. The time elapsed is subtracted from the
+// lifetimes; ok is false if nothing is left.
 func AddressOn(o Object, from, to Place, more uint32, elapsed time.Duration) (out Object, ok bool) {
 	flags := o.number(unix.IFA_FLAGS)
 	if o.family() == unix.AF_INET6 {
@@ -55,9 +55,9 @@ func AddressOn(o Object, from, to Place, more uint32, elapsed time.Duration) (ou
 	return out, ok
 }
 
-// less takes the time elapsed from a lifetime in seconds.
+// less subtracts the time elapsed from a lifetime in seconds.
 func less(lifetime uint32, elapsed time.Duration) uint32 {
-	// The kernel rounds what is left up, so what is gone is rounded up as well.
+	// The kernel rounds the remaining time up, so the elapsed time is rounded up as well.
 	gone := uint32((max(elapsed, 0) + time.Second - 1) / time.Second)
 	switch {
 	case lifetime == forever:
@@ -68,7 +68,7 @@ func less(lifetime uint32, elapsed time.Duration) uint32 {
 	return lifetime - gone
 }
 
-// Expires reports that the address goes away by itself unless somebody renews it.
+// Expires reports that the address expires unless it is renewed.
 func (o Object) Expires() bool {
 	switch o.Kind {
 	case Address:
@@ -80,7 +80,7 @@ func (o Object) Expires() bool {
 	return false
 }
 
-// FromRA reports an address that the kernel made of a router advertisement, and renews by the next.
+// FromRA reports an address that the kernel created from a router advertisement, and renews with the next.
 func (o Object) FromRA() bool {
 	p := o.attr(ifaProto)
 	return len(p) == 1 && p[0] == protoRA || o.number(unix.IFA_FLAGS)&unix.IFA_F_MANAGETEMPADDR != 0
@@ -107,14 +107,14 @@ func PutAddresses(want, have []Object) error {
 	return each("adding", missing, Object.ensure)
 }
 
-// ChangeAddresses gives the addresses, which are there, the flags and lifetimes that they have in want. The kernel
-// does that for IPv6 only.
+// ChangeAddresses gives existing addresses the flags and lifetimes that they have in want. The kernel does that for
+// IPv6 only.
 func ChangeAddresses(want []Object) error {
 	want = slices.DeleteFunc(slices.Clone(want), func(o Object) bool { return !o.IsIPv6() })
 	return each("changing", want, func(o Object) error { return o.send(unix.RTM_NEWADDR, unix.NLM_F_REPLACE) })
 }
 
-// AlikeAddresses reports that a and b are alike in all but lifetimes and what the kernel computes. Interfaces are not
+// AlikeAddresses reports that a and b are equal except for lifetimes and what the kernel computes. Interfaces are not
 // compared.
 func AlikeAddresses(a, b Object) bool {
 	plain := func(o Object) string {
@@ -129,13 +129,13 @@ func AlikeAddresses(a, b Object) bool {
 	return plain(a) == plain(b)
 }
 
-// MadeWithoutUs reports an address that the kernel makes by itself, such as a link-local one.
+// MadeWithoutUs reports an address that the kernel generates, such as a link-local one.
 func (o Object) MadeWithoutUs() bool {
 	p := o.attr(ifaProto)
 	return len(p) == 1 && p[0] != 0 && p[0] <= 3 || o.Temporary() // IFAPROT_KERNEL_LO, _RA, _LL
 }
 
-// WithLifetimesOf is the address o with the lifetimes that now has.
+// WithLifetimesOf returns the address o with the lifetimes of now.
 func WithLifetimesOf(o, now Object) Object {
 	return o.edit(func([]byte) {}, func(a attr) []byte {
 		if c := now.attr(unix.IFA_CACHEINFO); a.typ == unix.IFA_CACHEINFO && len(c) >= 8 {
@@ -145,7 +145,7 @@ func WithLifetimesOf(o, now Object) Object {
 	})
 }
 
-// IP is the host's own address, of 4 or 16 bytes.
+// IP returns the host's own address, of 4 or 16 bytes.
 func (o Object) IP() net.IP {
 	if local := o.attr(unix.IFA_LOCAL); local != nil {
 		return local
@@ -153,7 +153,7 @@ func (o Object) IP() net.IP {
 	return o.attr(unix.IFA_ADDRESS)
 }
 
-// Valid is how long the address is valid from when it was read.
+// Valid returns how long the address is valid from when it was read.
 func (o Object) Valid() string {
 	c := o.attr(unix.IFA_CACHEINFO)
 	if len(c) < 8 {

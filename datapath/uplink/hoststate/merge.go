@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// On is what l, read on an interface that has stood in for p, has as p would have it: without the flags that keep the
-// kernel from making routes of addresses, where such a route is there.
+// On returns the state l, read on an interface that has stood in for p, as it would be on p: without the flags that
+// keep the kernel from adding prefix routes for addresses, if such a route exists.
 func (l Link) On(p Place) Link {
 	out := Link{Place: p, ReadAt: l.ReadAt}
 	for _, o := range l.Addresses {
@@ -35,7 +35,7 @@ func (l Link) On(p Place) Link {
 	return out
 }
 
-// Renamed is l after its interface was renamed.
+// Renamed returns l as after its interface was renamed.
 func (l Link) Renamed(name string) Link {
 	from := l.Place
 	l.Name, l.Addresses, l.Rules = name, slices.Clone(l.Addresses), slices.Clone(l.Rules)
@@ -52,7 +52,7 @@ func (o Object) linkLocal() bool {
 	return net.IP(o.attr(unix.IFA_ADDRESS)).IsLinkLocalUnicast() && o.IsIPv6()
 }
 
-// isPrefix reports whether the route r is the one that the kernel makes for the address o.
+// isPrefix reports whether the route r is the one that the kernel adds for the address o.
 func (o Object) isPrefix(r Object) bool {
 	ip, bits := net.IP(o.attr(unix.IFA_ADDRESS)), int(o.header()[1])
 	return r.Protocol() == unix.RTPROT_KERNEL && r.family() == o.family() && int(r.header()[1]) == bits &&
@@ -69,7 +69,7 @@ func (o Object) withoutFlags(without uint32) Object {
 	})
 }
 
-// Add adds what more has of the same interface and l has not.
+// Add adds what more has of the same interface and l lacks.
 func (l *Link) Add(more Link) {
 	for _, o := range more.Addresses {
 		// Lifetimes count from when l was read.

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// Kind says what an Object is.
+// Kind is the kind of an Object.
 type Kind string
 
 // The kinds of objects.
@@ -23,7 +23,7 @@ const (
 	Neighbour Kind = "neighbour"
 )
 
-// messages are rtnetlink's of one kind: their types, and the length of the header before the attributes.
+// messages are rtnetlink's message types for one kind, and the length of the header before the attributes.
 type messages struct {
 	add, del, get, header int
 }
@@ -38,13 +38,13 @@ var kinds = map[Kind]messages{
 // Object is one address, route, rule or neighbour.
 type Object struct {
 	Kind Kind `json:"kind"`
-	// Text is for people: see text.go. Nothing reads it.
+	// Text is for people: see text.go. No program reads it.
 	Text string `json:"text"`
 	// Data is the payload of the kernel's message: its header, then its attributes.
 	Data []byte `json:"data"`
 }
 
-// Check refuses an object that can't be of the kernel's making.
+// Check rejects an object that the kernel cannot have produced.
 func (o Object) Check() error {
 	m, known := kinds[o.Kind]
 	if !known {
@@ -59,7 +59,7 @@ func (o Object) Check() error {
 	return nil
 }
 
-// nlaTypeMask takes NLA_F_NESTED and NLA_F_NET_BYTEORDER (linux/netlink.h) from a type.
+// nlaTypeMask removes NLA_F_NESTED and NLA_F_NET_BYTEORDER (linux/netlink.h) from a type.
 const nlaTypeMask = 1<<14 - 1
 
 // attr is one attribute: its type without flags, and its value.
@@ -98,7 +98,7 @@ func appendAttr(b []byte, typ uint16, value []byte) []byte {
 
 func u32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// header and attrs take a checked object apart.
+// header and attrs split a checked object.
 func (o Object) header() []byte { return o.Data[:kinds[o.Kind].header] }
 
 func (o Object) attrs() []attr {
@@ -126,8 +126,8 @@ func (o Object) number(typ uint16) uint32 {
 // family is AF_INET or AF_INET6: the first byte of every header.
 func (o Object) family() byte { return o.Data[0] }
 
-// edit returns the object with another header and other attributes. change gets each attribute and returns what stands
-// in its place, nil for nothing; more are added.
+// edit returns the object with a changed header and attributes. change gets each attribute and returns its replacement,
+// nil for none; more are added.
 func (o Object) edit(head func([]byte), change func(attr) []byte, more ...attr) Object {
 	b := append([]byte(nil), o.header()...)
 	head(b)
@@ -178,10 +178,10 @@ func (o Object) send(typ, flags int) error {
 	return err
 }
 
-// add is an error that is fs.ErrExist if the object is there.
+// add returns an error that is fs.ErrExist if the object exists.
 func (o Object) add(flags int) error { return o.send(kinds[o.Kind].add, flags|unix.NLM_F_CREATE) }
 
-// ensure adds the object, and succeeds if it is there.
+// ensure adds the object, and succeeds if it exists.
 func (o Object) ensure() error {
 	if err := o.add(unix.NLM_F_EXCL); !errors.Is(err, fs.ErrExist) {
 		return err
@@ -189,7 +189,7 @@ func (o Object) ensure() error {
 	return nil
 }
 
-// remove succeeds if the object is not there.
+// remove succeeds if the object does not exist.
 func (o Object) remove() error {
 	err := o.send(kinds[o.Kind].del, 0)
 	for _, gone := range []error{unix.ESRCH, unix.ENOENT, unix.EADDRNOTAVAIL, unix.ENODEV} {
@@ -200,10 +200,10 @@ func (o Object) remove() error {
 	return err
 }
 
-// Remove removes objects. One that is gone already is no error.
+// Remove removes objects. A missing one is not an error.
 func Remove(list []Object) error { return each("removing", list, Object.remove) }
 
-// each does it to all objects; the error names those with which it failed.
+// each calls it for all objects; the error names those for which it failed.
 func each(doing string, list []Object, it func(Object) error) error {
 	var errs []error
 	for _, o := range list {

@@ -28,18 +28,18 @@ type Link struct {
 	AltNames []string `json:"altNames,omitempty"`
 	// Sysctls are the interface's own network parameters, by family, directory and name: "ipv4/conf/rp_filter".
 	Sysctls map[string]string `json:"sysctls"`
-	// Addresses are in the kernel's order, without temporary ones (RFC 8981), which the kernel makes by itself. Routes
-	// are those of all tables through the interface, alone or among others, but the kernel's own of table local, and
-	// Fairlead's. Rules name the interface. Neighbours are the permanent ones, proxies among them.
+	// Addresses are in the kernel's order, without temporary ones (RFC 8981), which the kernel generates. Routes are those
+	// of all tables through the interface, alone or among others, except the kernel's own in table local, and Fairlead's.
+	// Rules name the interface. Neighbours are the permanent ones, including proxies.
 	Addresses  []Object `json:"addresses"`
 	Routes     []Object `json:"routes"`
 	Rules      []Object `json:"rules"`
 	Neighbours []Object `json:"neighbours"`
-	// ReadAt is when, in time since boot: lifetimes count from then.
+	// ReadAt is the time since boot when it was read: lifetimes count from then.
 	ReadAt time.Duration `json:"readAt"`
 }
 
-// Check refuses a state that Read can't have given.
+// Check rejects a state that Read cannot have returned.
 func (l Link) Check() error {
 	if l.Name == "" || l.Index <= 0 || l.MTU <= 0 {
 		return fmt.Errorf("the interface %q has index %d and MTU %d", l.Name, l.Index, l.MTU)
@@ -92,7 +92,7 @@ func (l *Link) readObjects() error {
 	return nil
 }
 
-// LinkNames are all interfaces' names.
+// LinkNames returns the names of all interfaces.
 func LinkNames() (Names, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
@@ -105,8 +105,8 @@ func LinkNames() (Names, error) {
 	return n, nil
 }
 
-// List lists all objects of a kind, of IPv4 and IPv6. Of other families bridges and tunnels have forwarding entries,
-// which are no neighbours.
+// List lists all objects of a kind, of IPv4 and IPv6. In other families bridges and tunnels have forwarding entries,
+// which are not neighbours.
 func List(kind Kind) ([]Object, error) {
 	v4, err := dump(kind, unix.AF_INET, 0)
 	if err != nil || !kernel.HasIPv6() {
@@ -116,7 +116,7 @@ func List(kind Kind) ([]Object, error) {
 	return slices.Concat(v4, v6), err
 }
 
-// AddressesOf lists the addresses of an interface but temporary ones.
+// AddressesOf lists the addresses of an interface except temporary ones.
 func AddressesOf(p Place) ([]Object, error) {
 	all, err := List(Address)
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) || o.Temporary() }), err
@@ -127,8 +127,8 @@ func (o Object) Temporary() bool {
 	return o.family() == unix.AF_INET6 && o.number(unix.IFA_FLAGS)&unix.IFA_F_TEMPORARY != 0
 }
 
-// RoutesOf lists the routes of all tables that lead through the interface, alone or among others, but those that the
-// kernel makes in table local for each address and interface.
+// RoutesOf lists the routes of all tables that lead through the interface, alone or among others, except those that the
+// kernel adds in table local for each address and interface.
 func RoutesOf(p Place) ([]Object, error) {
 	all, err := List(Route)
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.leadsTo(p) || o.kernelsOwn() }), err
@@ -152,7 +152,7 @@ func (o Object) kernelsOwn() bool {
 // Numbers of linux/fib_rules.h.
 const (
 	fraIIF, fraOIF = 3, 17
-	// fraInvert is the only flag that may be set; the others say how the kernel sees the rule.
+	// fraInvert is the only flag that may be set; the others report the rule's state.
 	fraInvert = 2
 )
 
@@ -176,10 +176,10 @@ func permanentNeighboursOf(p Place) ([]Object, error) {
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) }), err
 }
 
-// isOn reports where an address or neighbour is.
+// isOn reports whether an address or neighbour is on p.
 func (o Object) isOn(p Place) bool { return int(binary.NativeEndian.Uint32(o.header()[4:])) == p.Index }
 
-// PermanentNeighbours are those that people set, and proxies.
+// PermanentNeighbours returns configured neighbours, and proxies.
 func PermanentNeighbours() ([]Object, error) {
 	all, err := List(Neighbour)
 	if err != nil {
@@ -192,7 +192,7 @@ func PermanentNeighbours() ([]Object, error) {
 
 func (o Object) state() uint16 { return binary.NativeEndian.Uint16(o.header()[8:]) }
 
-// SinceBoot is the time since boot, also over suspend (CLOCK_BOOTTIME).
+// SinceBoot returns the time since boot, including suspend (CLOCK_BOOTTIME).
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // every kernel has this clock

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteOn returns the route, read on from, as a request that has it lead through to. Of its lifetime the time elapsed
-// is taken; ok is false if nothing is left.
+// RouteOn returns the route, read on from, as a request that makes it lead through to. The time elapsed is subtracted
+// from its lifetime; ok is false if nothing is left.
 //
-// A route that a router advertisement made gets a metric that is one higher. The kernel makes the route anew at the
-// next advertisement, and would drop that whole, prefixes too, if the route were there already and not its own.
+// A route from a router advertisement gets a metric that is one higher. The kernel recreates the route at the next
+// advertisement, and would discard that whole advertisement, prefixes included, if the route existed and were not its
+// own.
 func RouteOn(o Object, from, to Place, elapsed time.Duration) (out Object, ok bool) {
 	var more []attr
 	ok = true
@@ -50,27 +51,28 @@ func RouteOn(o Object, from, to Place, elapsed time.Duration) (out Object, ok bo
 	}, more...), ok
 }
 
-// plainRoute takes from the header of a route the flags that only tell of its state.
+// plainRoute clears the flags in a route's header that only report its state.
 func plainRoute(head []byte) {
 	binary.NativeEndian.PutUint32(head[8:], binary.NativeEndian.Uint32(head[8:])&unix.RTNH_F_ONLINK)
 }
 
 func (o Object) fromRA() bool { return o.header()[5] == unix.RTPROT_RA }
 
-// Protocol says who made a route (rtnetlink(7), rtm_protocol).
+// Protocol returns the origin of a route (rtnetlink(7), rtm_protocol).
 func (o Object) Protocol() byte { return o.header()[5] }
 
-// IsFairleads reports a route of package route, which leads to the pods of another node. It is no state of the host:
-// package route makes it where it belongs, and removes it.
+// IsFairleads reports a route of package route, which leads to the pods of another node. It is not the host's state:
+// package route adds it where it belongs, and removes it.
 func (o Object) IsFairleads() bool { return o.Protocol() == 0x66 }
 
-// ByNexthopObject reports a route whose next hop is an object of its own (ip-nexthop(8)).
+// ByNexthopObject reports a route that uses a nexthop object (ip-nexthop(8)).
 func (o Object) ByNexthopObject() bool { return o.attr(30) != nil } // RTA_NH_ID
 
-// Gateway is the address of the route's next hop, nil if it has none or several.
+// Gateway returns the address of the route's next hop, nil if it has none or several.
 func (o Object) Gateway() []byte { return o.attr(unix.RTA_GATEWAY) }
 
-// SameRoute reports that a and b are alike in all but lifetimes. Both must be requests, or both as the kernel told.
+// SameRoute reports that a and b are equal except for lifetimes. Both must be requests, or both as reported by the
+// kernel.
 func SameRoute(a, b Object) bool {
 	none := func(o Object) string {
 		o, _ = RouteOn(o, Place{}, Place{}, 0)
@@ -84,7 +86,7 @@ func HasRoute(have []Object, want Object) bool {
 	return slices.ContainsFunc(have, func(o Object) bool { return SameRoute(o, want) })
 }
 
-// sameKey reports that the kernel takes a and b for alternatives: the same destination in the same table with the same
+// sameKey reports that a and b are alternatives to the kernel: the same destination in the same table with the same
 // type of service and metric.
 func sameKey(a, b Object) bool {
 	ha, hb := a.header(), b.header()
@@ -93,12 +95,11 @@ func sameKey(a, b Object) bool {
 		bytes.Equal(a.attr(unix.RTA_DST), b.attr(unix.RTA_DST)) && bytes.Equal(a.attr(unix.RTA_SRC), b.attr(unix.RTA_SRC))
 }
 
-// RouteMove has a route lead another way: Old, as the kernel tells it, gives way to New, a request. Either may be
-// there already, or may not.
+// RouteMove replaces Old, as reported by the kernel, with New, a request. Either may or may not exist.
 type RouteMove struct{ Old, New Object }
 
-// MoveRoutes does all moves, link routes before those through a gateway, which need them. A route that can't be made
-// is tried again after the others, and named in the error if that does not help.
+// MoveRoutes does all moves, link routes before those through a gateway, which need them. A route that cannot be added
+// is retried after the others, and named in the error if that fails too.
 func MoveRoutes(moves []RouteMove) error {
 	moves = slices.Clone(moves)
 	slices.SortStableFunc(moves, func(a, b RouteMove) int { return a.New.distance() - b.New.distance() })
@@ -122,7 +123,7 @@ func MoveRoutes(moves []RouteMove) error {
 	}
 }
 
-// distance is 1 for a route that needs others to reach its next hop.
+// distance returns 1 for a route that needs others to reach its next hop.
 func (o Object) distance() int {
 	if o.Gateway() != nil || o.attr(unix.RTA_VIA) != nil || o.attr(unix.RTA_MULTIPATH) != nil {
 		return 1
@@ -131,13 +132,13 @@ func (o Object) distance() int {
 }
 
 func (m RouteMove) do(have []Object) error {
-	// With the same key, in the kernel's order: the first is in force.
+	// With the same key, in the kernel's order: the first is used.
 	rivals := slices.DeleteFunc(slices.Clone(have), func(o Object) bool { return !sameKey(o, m.New) })
 	oldAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.Old) })
 	newAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.New) })
 	replace := oldAt >= 0 && m.New.replaces(oldAt)
 	if newAt >= 0 && replace && len(rivals) > 2 {
-		// The kernel made it when the address came, behind others that are not in force.
+		// The kernel added it with the address, after others that are not used.
 		if err := rivals[newAt].remove(); err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (m RouteMove) do(have []Object) error {
 	if newAt < 0 {
 		replaced, err := m.put(replace)
 		if replaced || err != nil {
-			return err // to remove the old one too would take the next hops that both have
+			return err // removing the old one too would remove the next hops that both have
 		}
 	}
 	if i := slices.IndexFunc(have, func(o Object) bool { return SameRoute(o, m.Old) }); i >= 0 {
@@ -155,7 +156,7 @@ func (m RouteMove) do(have []Object) error {
 	return nil
 }
 
-// put makes the new route, and reports whether it has taken the place of another. That it is there is no error.
+// put adds the new route, and reports whether it has replaced another. An existing one is not an error.
 func (m RouteMove) put(replace bool) (replaced bool, err error) {
 	flags := 0
 	if replace {
@@ -165,7 +166,7 @@ func (m RouteMove) put(replace bool) (replaced bool, err error) {
 	}
 	err = m.New.add(flags)
 	if errors.Is(err, unix.EEXIST) && m.New.IsIPv6() && m.New.attr(unix.RTA_MULTIPATH) != nil {
-		// Some of its next hops are there: the others went with their interface.
+		// Some of its next hops exist: the others were removed with their interface.
 		err = m.New.add(unix.NLM_F_REPLACE)
 	}
 	if errors.Is(err, unix.EEXIST) {
@@ -174,9 +175,9 @@ func (m RouteMove) put(replace bool) (replaced bool, err error) {
 	return replace && err == nil, err
 }
 
-// replaces reports whether NLM_F_REPLACE takes the place of the route at that position among its rivals. For IPv4 the
-// kernel replaces the first. For IPv6 it replaces the one group that has gateways; of those without it takes
-// the first, whosesoever it is: each interface has the same fe80::/64.
+// replaces reports whether NLM_F_REPLACE replaces the route at that position among its alternatives. For IPv4 the
+// kernel replaces the first. For IPv6 it replaces the one group that has gateways; of those without it replaces the
+// first, on any interface: each has the same fe80::/64.
 func (o Object) replaces(at int) bool {
 	if o.IsIPv6() {
 		return o.distance() == 1 && !o.fromRA()

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FromRouter reports a route that a router advertisement made.
+// FromRouter reports a route from a router advertisement.
 func (o Object) FromRouter() bool { return o.fromRA() }
 
-// AwaitRouter waits until the kernel has made the routes of router advertisements on the interface that stand-ins
-// stand for (see RouteOn), and removes those. Stand-ins of a router that does not answer in time stay until they
-// expire, or DropStandIns is called after its next advertisement.
+// AwaitRouter waits until the kernel has added the router advertisement routes on the interface that stand-ins replace
+// (see RouteOn), and removes the stand-ins. Stand-ins of a router that does not answer in time stay until they expire,
+// or until DropStandIns is called after its next advertisement.
 func AwaitRouter(ctx context.Context, p Place, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -27,8 +27,8 @@ func AwaitRouter(ctx context.Context, p Place, limit time.Duration) {
 	}
 }
 
-// DropStandIns removes each route of a router advertisement for which there is another one that differs by a lower
-// metric only. It reports whether no other is left without such a one: then the kernel has made them all.
+// DropStandIns removes each router advertisement route for which there is another one that differs only in a lower
+// metric. It reports whether there was one: then the kernel has added the routes of an advertisement.
 func DropStandIns(p Place) (all bool) {
 	routes, err := RoutesOf(p)
 	if err != nil {

@@ -26,7 +26,7 @@ func HasRule(have []Object, want Object) bool {
 	return slices.ContainsFunc(have, func(o Object) bool { return plain(o) == plain(want) })
 }
 
-// MoveRules has the rules that name from name to. A rule may be there already, or may be gone.
+// MoveRules makes the rules that name from name to instead. A rule may already be moved, or gone.
 func MoveRules(rules []Object, from, to Place) error {
 	have, err := List(Rule)
 	if err != nil {
@@ -55,7 +55,7 @@ func neighbourOn(o Object, to Place, state uint16) Object {
 	})
 }
 
-// PutNeighbours makes permanent neighbours and proxies on an interface.
+// PutNeighbours adds permanent neighbours and proxies on an interface.
 func PutNeighbours(list []Object, to Place) error {
 	return each("adding", list, func(o Object) error {
 		if !to.Takes(o) {
@@ -84,8 +84,8 @@ func (o Object) sameNeighbour(other Object) bool {
 		bytes.Equal(o.attr(unix.NDA_LLADDR), other.attr(unix.NDA_LLADDR))
 }
 
-// CopyLiveNeighbours has to know whom from has reached, so that the first packets need not ask. Failures cost a
-// question on the wire, so they are not told.
+// CopyLiveNeighbours copies the neighbours that from has resolved to to, so the first packets need no resolution. A
+// failure costs only one resolution on the wire, so it is not reported.
 func CopyLiveNeighbours(from, to Place) {
 	const live = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
 	all, err := List(Neighbour)

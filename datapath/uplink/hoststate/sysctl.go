@@ -13,14 +13,14 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// Parameters of an interface that decide whether it has IPv6 at all, and how it makes its link-local address
+// Parameters of an interface that decide whether it has IPv6 at all, and how its link-local address is generated
 // (ip-sysctl, addr_gen_mode).
 const (
 	DisableIPv6 = "ipv6/conf/disable_ipv6"
 	AddrGenMode = "ipv6/conf/addr_gen_mode"
 )
 
-// Values of AddrGenMode: from the MAC, and not at all.
+// Values of AddrGenMode: from the MAC, and none.
 const (
 	GenEUI64 = "0"
 	GenNone  = "1"
@@ -29,7 +29,7 @@ const (
 // sysctlDirs are where an interface has parameters of its own.
 var sysctlDirs = []string{"ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"}
 
-// Sysctls reads all parameters of the interface that can be read.
+// Sysctls reads all readable parameters of the interface.
 func Sysctls(name string) (map[string]string, error) {
 	values := map[string]string{}
 	for _, dir := range sysctlDirs {
@@ -56,10 +56,9 @@ func Sysctl(name, parameter string) (string, error) {
 	return kernel.Sysctl(dir, name, file)
 }
 
-// LeastMTU is that of IPv6 (RFC 8200). The kernel has no IPv6 on an interface with a smaller one.
+// LeastMTU is IPv6's minimum MTU (RFC 8200). The kernel has no IPv6 on an interface with a smaller MTU.
 const LeastMTU = 1280
 
-// hasIPv6 reports whether the interface has IPv6.
 func hasIPv6(name string) bool {
 	_, err := os.Stat(filepath.Join("/proc/sys/net/ipv6/conf", name))
 	return err == nil
@@ -68,8 +67,8 @@ func hasIPv6(name string) bool {
 // Takes reports whether such an object can be on the interface.
 func (p Place) Takes(o Object) bool { return !o.IsIPv6() || hasIPv6(p.Name) }
 
-// SetSysctl sets one parameter of the interface, if it is something else. Where there is no IPv6, it has no such
-// parameters, and nothing is set.
+// SetSysctl sets one parameter of the interface, if it differs. Without IPv6 its parameters do not exist, and nothing
+// is set.
 func SetSysctl(name, parameter, value string) error {
 	if strings.HasPrefix(parameter, "ipv6/conf") && !hasIPv6(name) {
 		return nil
@@ -79,8 +78,8 @@ func SetSysctl(name, parameter, value string) error {
 	return err
 }
 
-// CopySysctls sets the parameters of interface name, but those that decide over its IPv6 addresses. A parameter that
-// this interface does not have or that can't be set (mc_forwarding, say) is left out.
+// CopySysctls sets the parameters of interface name, except those that control its IPv6 addresses. A parameter that
+// this interface does not have or that cannot be set (mc_forwarding, for example) is left out.
 func CopySysctls(name string, values map[string]string) {
 	for _, parameter := range slices.Sorted(maps.Keys(values)) {
 		switch {
@@ -91,9 +90,9 @@ func CopySysctls(name string, values map[string]string) {
 	}
 }
 
-// KeepNeighbours has the kernel keep the neighbours of interface name when that loses its carrier, as br-uplink does
-// on the userspace datapath whenever ovs-vswitchd ends. Otherwise it asks for them while nobody can answer, and again a
-// second later only. Kernels before 5.16 do not know these parameters.
+// KeepNeighbours has the kernel keep the neighbours of interface name when it loses its carrier, as br-uplink does on
+// the userspace datapath whenever ovs-vswitchd ends. Otherwise the kernel probes them while no answer can arrive, and
+// retries only a second later. Kernels before 5.16 do not have these parameters.
 func KeepNeighbours(name string) {
 	_ = SetSysctl(name, "ipv4/conf/arp_evict_nocarrier", "0")
 	_ = SetSysctl(name, "ipv6/conf/ndisc_evict_nocarrier", "0")

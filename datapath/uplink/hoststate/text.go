@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names are interfaces by index. Texts have names, as people read them.
+// Names are interface names by index. Texts show names, for people.
 type Names map[int]string
 
 func (n Names) of(index uint32) string {
@@ -22,7 +22,7 @@ func (n Names) of(index uint32) string {
 	return "#" + strconv.Itoa(int(index))
 }
 
-// shapes say how the value of an attribute reads.
+// shapes say how the value of an attribute is printed.
 type shape int
 
 const (
@@ -38,14 +38,14 @@ const (
 	nested              // attributes in an attribute
 )
 
-// field is how an attribute reads: "name value".
+// field is how an attribute is printed: "name value".
 type field struct {
 	name  string
 	shape shape
 }
 
-// The attributes of linux/if_addr.h, rtnetlink.h, fib_rules.h and neighbour.h. One that is missing here reads as its
-// number and bytes.
+// The attributes of linux/if_addr.h, rtnetlink.h, fib_rules.h and neighbour.h. An attribute missing here is printed as
+// its number and bytes.
 var fields = map[Kind]map[uint16]field{
 	Address: {unix.IFA_ADDRESS: {"peer", addr}, unix.IFA_LOCAL: {"local", addr}, unix.IFA_LABEL: {"label", word},
 		unix.IFA_BROADCAST: {"brd", addr}, unix.IFA_CACHEINFO: {"", ages}, unix.IFA_FLAGS: {"flags", number},
@@ -63,7 +63,7 @@ var fields = map[Kind]map[uint16]field{
 		unix.NDA_PROBES: {"", silent}, 12: {"proto", number}},
 }
 
-// Describe is the object in words, all of it but counters: two objects that read alike are alike. Lifetimes stand at
+// Describe formats the object, all of it except counters: two objects with the same text are equal. Lifetimes are at
 // the end as "valid=3600s".
 func (o Object) Describe(n Names) string {
 	words := []string{string(o.Kind)}
@@ -140,7 +140,7 @@ func (f field) text(v []byte, n Names) string {
 	return hex.EncodeToString(v)
 }
 
-// lifetime is in seconds; all ones is for ever.
+// lifetime formats seconds; all ones is forever.
 func lifetime(s uint32) string {
 	if s == forever {
 		return "forever"
@@ -150,8 +150,8 @@ func lifetime(s uint32) string {
 
 const forever = 1<<32 - 1
 
-// expires reads struct rta_cacheinfo: what a route has left, in seconds, rounded up; 0 is for ever. The kernel tells it
-// in hundredths (USER_HZ).
+// expires reads from struct rta_cacheinfo a route's remaining seconds, rounded up; 0 is forever. The kernel reports
+// hundredths (USER_HZ).
 func expires(cacheinfo []byte) uint32 {
 	if len(cacheinfo) < 12 {
 		return 0
@@ -179,7 +179,7 @@ func hopsText(v []byte, n Names) string {
 	return "[" + strings.Join(words, ", ") + "]"
 }
 
-// eachHop calls do with each struct rtnexthop of a multipath route, and the attributes behind it.
+// eachHop calls do with each struct rtnexthop of a multipath route, and the attributes after it.
 func eachHop(v []byte, do func(hop []byte)) {
 	for len(v) >= unix.SizeofRtNexthop {
 		size := int(binary.NativeEndian.Uint16(v))

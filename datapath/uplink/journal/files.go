@@ -13,13 +13,13 @@ import (
 // Memory is the directory of the copies in memory.
 const Memory = "/run/fairlead"
 
-// InMemory is the copy of the journal at path.
+// InMemory returns the path of the in-memory copy of the journal at path.
 func InMemory(path string) string { return filepath.Join(Memory, path) }
 
 // Error says that the journal could not be written to disk, or why it could not be read.
 type Error struct {
 	Path string
-	// Err is the reason alone, such as syscall.ENOSPC.
+	// Err is only the reason, such as syscall.ENOSPC.
 	Err error
 }
 
@@ -40,14 +40,14 @@ func writeError(path string, err error) error {
 	return &Error{path, err}
 }
 
-// Record is what the two files say.
+// Record is the content of the two files.
 type Record struct {
-	// Newest is that of this boot, else the newer one, else the only one that is whole. Without one, Parts is what can be
-	// read of a damaged one; nil: there is none.
+	// Newest is the one of this boot, else the newer one, else the only intact one. Without any, Parts is what can be read
+	// of a damaged one; nil: there is none.
 	Newest, Parts *Journal
 	// Both: Newest is in both.
 	Both bool
-	// Err says what is wrong with those that are damaged.
+	// Err says what is wrong with damaged ones.
 	Err error
 }
 
@@ -83,8 +83,8 @@ func Read(path, bootID string) (r Record) {
 	return r
 }
 
-// Save writes both files, each so that a crash of the machine leaves the old one or the new one. onDisk is an *Error.
-// The copy is not written if the disk fails on the way forward, which is to end there.
+// Save writes both files, each atomically: a machine crash leaves the old or the new one. onDisk is an *Error. If
+// writing to disk fails on the way forward, which ends there, the copy is not written.
 func Save(path string, j *Journal) (onDisk, inMemory error) {
 	text, err := Encode(j)
 	if err != nil {
@@ -97,7 +97,7 @@ func Save(path string, j *Journal) (onDisk, inMemory error) {
 	return onDisk, atomicfile.Write(InMemory(path), text, 0o600)
 }
 
-// Try finds out whether the journal can be written to disk. The error is an *Error.
+// Try checks whether the journal can be written to disk. The error is an *Error.
 func Try(path string, j *Journal) error {
 	size := 16 << 10
 	if j != nil {

@@ -1,6 +1,6 @@
-// Package journal is the record of an uplink: what the host had on its NIC, and which step was begun last. It is in two
-// files: on disk, and in memory below /run until the next boot. A disk that is full, read-only or damaged, or whose
-// directory was emptied, takes neither what is known of the host's network nor a restore.
+// Package journal is the record of an uplink: what the host had on its NIC, and the last step begun. It is in two
+// files: on disk, and in memory below /run until the next boot. So a disk that is full, read-only or damaged, or a
+// deleted directory, loses neither the record of the host's network nor a restore in progress.
 package journal
 
 import (
@@ -21,60 +21,60 @@ import (
 // Default is where the journal is on every node.
 const Default = "/var/lib/fairlead/uplink.json"
 
-// Version is of the journal's form.
+// Version is the version of the journal's format.
 const Version = 1
 
-// Phase is where the uplink is going, or has come to.
+// Phase is the uplink's state, or the one that it is changing to.
 type Phase string
 
-// The phases. Without a journal the uplink is detached, too.
+// The phases. Without a journal the uplink is detached as well.
 const (
-	// Attaching: steps forward, up to the check that the node is reached through br-uplink.
+	// Attaching: steps forward, up to the check that the node is reachable through br-uplink.
 	Attaching Phase = "attaching"
-	// Attached: the check has succeeded. What somebody changes is put back.
+	// Attached: the check has succeeded. External changes are reverted.
 	Attached Phase = "attached"
 	// Restoring: steps back.
 	Restoring Phase = "restoring"
 	Detached  Phase = "detached"
 )
 
-// Journal is what has to outlive the process.
+// Journal is what must outlive the process.
 type Journal struct {
 	Version int `json:"version"`
-	// Sum is the CRC-32 of the text in which it is zero, in hex. Journals of versions before it have none.
+	// Sum is the CRC-32, in hex, of the text with a zero sum. Journals of earlier versions have none.
 	Sum string `json:"sum"`
-	// Seq counts up with each write, so that of two files the newer is known, whatever the clock does.
+	// Seq increments with each write, so the newer of two files is known regardless of the clock.
 	Seq    uint64 `json:"seq"`
 	BootID string `json:"bootID"`
 	Phase  Phase  `json:"phase"`
-	// Reason says why the uplink is being restored or is detached. Unreached: because nobody answered after an attach.
-	// Failed: because an attach failed before that, or with Open vSwitch.
+	// Reason says why the uplink is being restored or is detached. Unreached: because the network was unreachable after an
+	// attach. Failed: because an attach failed before that, or with Open vSwitch.
 	Reason    string `json:"reason,omitempty"`
 	Unreached bool   `json:"unreached,omitempty"`
 	Failed    bool   `json:"failed,omitempty"`
-	// Tries is how many attaches in a row were undone, RetryAt when the NIC may be attached again after the last.
+	// Tries is how many consecutive attaches were undone, RetryAt when the NIC may be attached again.
 	Tries   int       `json:"tries,omitempty"`
 	RetryAt time.Time `json:"retryAt,omitzero"`
-	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
-	// end (vswitchd.RunningStartID), "none", or "hangs" of one that does not answer. Empty: not yielded.
+	// Yielded: the NIC is restored only while Open vSwitch is down. It is the start of the ovs-vswitchd that was ending
+	// (vswitchd.RunningStartID), "none", or "hangs" if it does not answer. Empty: not yielded.
 	Yielded string `json:"yielded,omitempty"`
-	// Step is the step that was begun last.
+	// Step is the last step begun.
 	Step string `json:"step,omitempty"`
 	// Written is when this was written.
 	Written time.Time `json:"written"`
-	// Mode is api.UplinkSteer or api.UplinkBridge; empty: bridge. NotSteer is why mode auto has not taken steer.
+	// Mode is api.UplinkSteer or api.UplinkBridge; empty: bridge. NotSteer is why mode auto has not chosen steer.
 	Mode     string `json:"mode,omitempty"`
 	NotSteer string `json:"notSteer,omitempty"`
-	// Pins is the directory in which mode steer's programs are pinned, Hooks the kind of hooks that they have.
+	// Pins is the directory in which mode steer's programs are pinned, Hooks the kind of their hooks.
 	Pins  string      `json:"pins,omitempty"`
 	Hooks steer.Hooks `json:"hooks,omitempty"`
-	// NIC is all that the host had on the NIC before the first step. In mode steer that stays there, and is left out.
+	// NIC is all that the host had on the NIC before the first step. In mode steer it stays there and is not recorded.
 	NIC    hoststate.Link `json:"nic"`
 	Bridge rows.Bridge    `json:"bridge"`
 	DB     rows.DB        `json:"db"`
 }
 
-// Check refuses a journal by which this program cannot go forward.
+// Check rejects a journal with which this program cannot go forward.
 func (j Journal) Check() error {
 	if j.Version != Version {
 		return fmt.Errorf("it has version %d, but this program supports %d", j.Version, Version)
@@ -95,7 +95,7 @@ func (j Journal) Check() error {
 	return j.NIC.Check()
 }
 
-// zeroSum is the sum in the text that it is of.
+// zeroSum is the sum field in the text over which the sum is computed.
 const zeroSum = "00000000"
 
 func sumField(sum string) []byte { return []byte(`"sum": "` + sum + `"`) }
@@ -111,8 +111,8 @@ func Encode(j *Journal) ([]byte, error) {
 	return bytes.Replace(text, sumField(zeroSum), sumField(j.Sum), 1), nil
 }
 
-// Parse reads a journal. Fields that it does not know are of a newer program, and ignored. With an error it returns
-// what can be read all the same: enough to go back, together with what the kernel and OVSDB have.
+// Parse reads a journal. Unknown fields are a newer program's, and ignored. With an error it still returns what can be
+// read: enough to go back, together with what the kernel and OVSDB have.
 func Parse(text []byte) (*Journal, error) {
 	var j Journal
 	err := json.Unmarshal(text, &j)
@@ -131,13 +131,13 @@ func Parse(text []byte) (*Journal, error) {
 	return readable(text), err
 }
 
-// readable is what can be read of a damaged journal.
+// readable returns what can be read of a damaged journal.
 func readable(text []byte) *Journal {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	tree, _ := beginning(d)
 	if m, ok := tree.(map[string]any); ok {
-		delete(m, "written") // a time that is no time ends the decoding
+		delete(m, "written") // an invalid time ends the decoding
 	}
 	var j Journal
 	if text, err := json.Marshal(tree); err == nil {
@@ -150,7 +150,7 @@ func readable(text []byte) *Journal {
 	return &j
 }
 
-// beginning is the value of a JSON text up to where that is damaged or ends; whole: it is neither.
+// beginning decodes a JSON text up to where it is damaged or ends early; whole: it is neither.
 func beginning(d *json.Decoder) (value any, whole bool) {
 	token, err := d.Token()
 	if err != nil {
@@ -185,7 +185,7 @@ func beginning(d *json.Decoder) (value any, whole bool) {
 	return token, true
 }
 
-// Holder is the interface that has the host's addresses while the uplink is attached.
+// Holder returns the interface that has the host's addresses while the uplink is attached.
 func (j Journal) Holder() string {
 	if j.UplinkMode() == api.UplinkSteer {
 		return j.NIC.Name
@@ -193,7 +193,7 @@ func (j Journal) Holder() string {
 	return j.Bridge.Name
 }
 
-// UplinkMode is the mode; one that was written before there were two is bridge.
+// UplinkMode returns the mode; journals written before there were two modes have bridge.
 func (j Journal) UplinkMode() string {
 	if j.Mode == "" {
 		return api.UplinkBridge

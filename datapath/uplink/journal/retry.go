@@ -5,11 +5,11 @@ import "time"
 const (
 	// mostDoublings bounds the wait before another attach: 64 times the first.
 	mostDoublings = 6
-	// settled is how long an uplink works until its earlier failures no longer count.
+	// settled is how long an uplink must work before its earlier failures no longer count.
 	settled = time.Hour
 )
 
-// GoBack has a journal lead back for that reason, which replaces any other, with what that one would have had follow.
+// GoBack makes a journal lead back for that reason, which replaces any other and its consequences.
 func GoBack(j *Journal, reason string) {
 	j.Phase, j.Reason, j.Unreached, j.Failed, j.Yielded = Restoring, reason, false, false, ""
 }
@@ -23,8 +23,8 @@ func Postpone(j *Journal, first time.Duration) {
 	j.Tries++
 }
 
-// RetryDue reports whether the NIC may be attached again, as far as Postpone says. A time that is further away than any
-// wait is a clock that was set.
+// RetryDue reports whether the NIC may be attached again as far as Postpone says. A time further away than any wait
+// means that the clock was changed.
 func (j Journal) RetryDue(first time.Duration) bool {
 	wait := time.Until(j.RetryAt)
 	return wait <= 0 || wait > first<<mostDoublings

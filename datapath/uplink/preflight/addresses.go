@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
-// judgeAddresses refuses what nobody would renew on br-uplink. The kernel renews there what router advertisements made,
-// if it makes the same address there, which it does from the MAC.
+// judgeAddresses refuses addresses that would not be renewed on br-uplink. The kernel renews those from router
+// advertisements there, if it derives the same address there, which it does from the MAC.
 func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 	mode := nic.Sysctls[hoststate.AddrGenMode]
 	if mode == "2" || mode == "3" {
@@ -38,7 +38,7 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 	}
 }
 
-// refuseLifetimes is about addresses that expire, by addr_gen_mode.
+// refuseLifetimes refuses addresses that expire, depending on addr_gen_mode.
 func (r *Report) refuseLifetimes(nic hoststate.Link, mode string) {
 	for _, o := range nic.Addresses {
 		ip := o.IP()

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
-// readFacts reads what the kernel and the network managers of a host say of the NIC.
+// readFacts reads what the kernel and the host's network managers report about the NIC.
 func readFacts(name string) (f nicFacts, err error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
@@ -46,7 +46,7 @@ func readFacts(name string) (f nicFacts, err error) {
 	return f, f.readAddresses(nic)
 }
 
-// readLinks finds what the NIC belongs to, what is on top of it, and a br-uplink that is not Open vSwitch's.
+// readLinks finds the NIC's master, the interfaces on top of it, and a br-uplink that is not Open vSwitch's.
 func (f *nicFacts) readLinks(nic netlink.Link, links []netlink.Link) {
 	for _, l := range links {
 		a := l.Attrs()
@@ -65,7 +65,7 @@ func (f *nicFacts) readLinks(nic netlink.Link, links []netlink.Link) {
 	}
 }
 
-// readAddresses finds IPv6 addresses that can't move as they are.
+// readAddresses finds IPv6 addresses that cannot be moved as they are.
 func (f *nicFacts) readAddresses(nic netlink.Link) error {
 	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nic, netlink.FAMILY_V6) })
 	if err != nil {
@@ -85,9 +85,9 @@ func (f *nicFacts) readAddresses(nic netlink.Link) error {
 	return nil
 }
 
-// nodeRun is the node's directory /run, also in a container that sees the node's processes. The network managers of a
-// process 1 that is in another network namespace don't know our interfaces. In a Pod /run is not the node's: without
-// the node's processes, unseen says what is missing.
+// nodeRun returns the node's directory /run, also in a container that sees the node's processes. If process 1 is in
+// another network namespace, its network managers do not manage these interfaces. In a Pod /run is not the node's:
+// without the node's processes, unseen says what is missing.
 func nodeRun(proc string, inPod bool) (run, unseen string) {
 	of1 := filepath.Join(proc, "1/root/run")
 	_, err := os.Stat(of1)
@@ -101,14 +101,14 @@ func nodeRun(proc string, inPod bool) (run, unseen string) {
 	return "/run", ""
 }
 
-// sameFile reports whether a file of our process in /proc is also that of process 1.
+// sameFile reports whether a file of this process in /proc is also that of process 1.
 func sameFile(proc, name string) bool {
 	ours, err := os.Stat(filepath.Join(proc, "thread-self", name))
 	theirs, err1 := os.Stat(filepath.Join(proc, "1", name))
 	return err == nil && err1 == nil && os.SameFile(ours, theirs)
 }
 
-// managerOf asks the files in which network managers tell others about an interface.
+// managerOf reads the files in which network managers publish the state of an interface.
 func managerOf(index int, name, run string) manager {
 	file := strconv.Itoa(index)
 	if text, err := os.ReadFile(filepath.Join(run, "NetworkManager/devices", file)); err == nil &&
@@ -133,8 +133,8 @@ func haveNFT() bool {
 // dadLimit is how long duplicate address detection may take: a second, and the delay before it (RFC 4862, 5.4).
 const dadLimit = 4 * time.Second
 
-// awaitAddresses waits until the kernel knows whether the IPv6 addresses are in use, as just after boot. It returns
-// those of which it does not know in time.
+// awaitAddresses waits until the kernel has finished duplicate address detection, as just after boot. It returns the
+// IPv6 addresses for which it does not finish in time.
 func awaitAddresses(ctx context.Context, name string, f nicFacts) ([]string, error) {
 	for deadline := time.Now().Add(dadLimit); len(f.tentative) > 0 && time.Now().Before(deadline) && ctx.Err() == nil; {
 		time.Sleep(50 * time.Millisecond)

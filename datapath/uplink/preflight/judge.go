@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
-// nicFacts are what judge has to know of the NIC besides hoststate.Link.
+// nicFacts are what judge needs about the NIC besides hoststate.Link.
 type nicFacts struct {
 	kind     string // of link: "", "veth", "bond", …
 	ether    bool
@@ -24,8 +24,8 @@ type nicFacts struct {
 	bond     *netlink.Bond
 	xdp      bool
 	manager  manager
-	unseen   string // why the manager is not known
-	hasOther bool   // a device called br-uplink that Open vSwitch has not made
+	unseen   string // why the manager is unknown
+	hasOther bool   // a device called br-uplink that Open vSwitch has not created
 
 	bridge        string // of Open vSwitch that has the NIC
 	ovsErr        error
@@ -35,7 +35,7 @@ type nicFacts struct {
 	noIPv6        bool // for its MTU
 	noNFT         bool
 	allowManaged  bool
-	// IPv6 addresses: the kernel still asks for whether they are in use; has found in use; of RFC 8981.
+	// IPv6 addresses: duplicate address detection still running; failed; temporary (RFC 8981).
 	tentative, taken, temporary []string
 }
 
@@ -45,7 +45,7 @@ type upper struct {
 	vlan       int
 }
 
-// manager is a program that configures the NIC; remedy is how it leaves that alone.
+// manager is a program that configures the NIC; remedy is how to make it leave the NIC alone.
 type manager struct{ name, remedy string }
 
 // judge is the pure part of Bridge.
@@ -55,7 +55,7 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)
 	if f.noIPv6 {
-		r.refuse("its MTU is %[1]d, and the kernel has no IPv6 on interfaces below %[2]d, so what it is to have there cannot be "+
+		r.refuse("its MTU is %[1]d, and the kernel has no IPv6 on interfaces below %[2]d, so its IPv6 configuration cannot be "+
 			"kept: ip link set %[3]s mtu %[2]d, or more", nic.MTU, hoststate.LeastMTU, nic.Name)
 	}
 	r.judgeAddresses(nic, f)
@@ -67,8 +67,8 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	return r
 }
 
-// judgeSteer says what is to be said against mode steer. tunnels: of the userspace datapath. kernelErr is why the
-// kernel does not take the programs.
+// judgeSteer reports what prevents mode steer. tunnels: of the userspace datapath. kernelErr is why the kernel rejects
+// the programs.
 func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) Report {
 	r := NewReport(nic.Name, api.UplinkSteer)
 	if tunnels {

@@ -1,5 +1,5 @@
-// Package preflight says whether a NIC can be attached safely, in which mode, and what somebody should do where it
-// cannot. It changes nothing.
+// Package preflight reports whether a NIC can be attached safely, in which mode, and what to do if it cannot. It
+// changes nothing.
 package preflight
 
 import (
@@ -15,27 +15,28 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// NIC is what is to be attached. The fields are those of uplink.Plan.
+// NIC describes the NIC to attach. The fields are those of uplink.Plan.
 type NIC struct {
 	Name, Datapath, OVSRunDir, Pins string
 	Tunnels, AllowManaged           bool
 }
 
-// Report is what an attach would do, and why it would not.
+// Report is what an attach would do, or why it is refused.
 type Report struct {
 	NIC string `json:"nic"`
-	// Mode is that of the attach: api.UplinkSteer or api.UplinkBridge. NotSteer is why mode auto does not take steer.
+	// Mode is the mode of the attach: api.UplinkSteer or api.UplinkBridge. NotSteer is why mode auto does not choose
+	// steer.
 	Mode     string `json:"mode"`
 	NotSteer string `json:"notSteer,omitempty"`
-	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
+	// Refused are the reasons why the NIC cannot be attached safely, each with its remedy. None: it can.
 	Refused []string `json:"refused"`
-	// Unknown is what could not be looked at, and would be a reason to refuse.
+	// Unknown is what could not be checked, and might be a reason to refuse.
 	Unknown []string `json:"unknown,omitempty"`
-	// Notes are what somebody should know who attaches all the same.
+	// Notes are what to know before attaching nevertheless.
 	Notes []string `json:"notes"`
 	// Moves are the addresses, routes, rules and neighbours that would move to br-uplink.
 	Moves []string `json:"moves"`
-	// VLANs have an interface of their own on the NIC (802.1Q), which takes their frames: no pool may use them here.
+	// VLANs have their own interface on the NIC (802.1Q), which receives their frames: no pool may use them on this node.
 	VLANs []int `json:"vlans"`
 }
 
@@ -47,12 +48,12 @@ func (e *RefusedError) Error() string {
 		strings.Join(e.Report.Refused, "; "))
 }
 
-// NewReport is that of a NIC against which there is nothing to be said.
+// NewReport returns the Report of a NIC without findings.
 func NewReport(nic, mode string) Report {
 	return Report{NIC: nic, Mode: mode, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
 }
 
-// Bridge looks whether the NIC can be attached in mode bridge.
+// Bridge checks whether the NIC can be attached in mode bridge.
 func Bridge(ctx context.Context, n NIC) (Report, error) {
 	nic, f, err := survey(ctx, n)
 	if err == nil {
@@ -67,7 +68,7 @@ func Bridge(ctx context.Context, n NIC) (Report, error) {
 	return judge(nic, f), nil
 }
 
-// Steer looks whether the NIC can be attached in mode steer.
+// Steer checks whether the NIC can be attached in mode steer.
 func Steer(ctx context.Context, n NIC) (Report, error) {
 	nic, f, err := survey(ctx, n)
 	if err != nil {
@@ -76,7 +77,7 @@ func Steer(ctx context.Context, n NIC) (Report, error) {
 	return judgeSteer(nic, f, n.Tunnels && n.Datapath == api.DatapathNetdev, steer.Probe(n.Pins)), nil
 }
 
-// survey reads what both modes have to know.
+// survey reads what both modes need.
 func survey(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
 	nic, err := hoststate.Read(n.Name)
 	if err != nil {
@@ -105,7 +106,7 @@ func (r Report) String() string {
 	switch {
 	case len(r.Refused) > 0:
 	case len(r.Unknown) > 0:
-		fmt.Fprintf(&b, "%s can be attached in mode %s by what is known\n", r.NIC, r.Mode)
+		fmt.Fprintf(&b, "%s can be attached in mode %s, as far as is known\n", r.NIC, r.Mode)
 	default:
 		fmt.Fprintf(&b, "%s can be attached in mode %s\n", r.NIC, r.Mode)
 	}

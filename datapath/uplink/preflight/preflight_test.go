@@ -67,7 +67,7 @@ func TestPreflightRefuses(t *testing.T) {
 	}
 }
 
-// Mode steer leaves the host what it has, and refuses less.
+// Mode steer leaves the host's configuration in place, and refuses less.
 func TestPreflightOfSteer(t *testing.T) {
 	for want, spoil := range map[string]func(*hoststate.Link, *nicFacts){
 		"":                         func(*hoststate.Link, *nicFacts) {},
@@ -203,7 +203,7 @@ func TestPreflightDoesNotKnow(t *testing.T) {
 	r := judge(nic, f)
 	text := r.String()
 	if len(r.Refused) > 0 || len(r.Unknown) != 1 || !strings.Contains(text, "not known:\n  whether NetworkManager or systemd-networkd manages it: no /run") ||
-		!strings.Contains(text, "eth0 can be attached in mode bridge by what is known") {
+		!strings.Contains(text, "eth0 can be attached in mode bridge, as far as is known") {
 		t.Errorf("%+v\n%s", r, text)
 	}
 	if r := judgeSteer(nic, f, false, nil); len(r.Unknown) > 0 {

@@ -22,17 +22,18 @@ const (
 // BridgeName is the bridge's name, and that of the interface that has the node's addresses while attached.
 const BridgeName = "br-uplink"
 
-// PatchPort is br-uplink's port towards the bridge of the pods; PeerPort is its other end, there.
+// PatchPort is br-uplink's port towards the pods' bridge; PeerPort is its other end, there.
 const (
 	PatchPort = "fairlead-up1"
 	PeerPort  = "fairlead-up0"
 )
 
-// Bridge is br-uplink as it shall be.
+// Bridge is br-uplink as wanted.
 type Bridge struct {
-	// Name is the bridge's and its own port's. Patch is the port whose other end, Peer, is on the bridge of the pods.
+	// Name is the name of the bridge and its own port. Patch is the patch port; its other end, Peer, is on the pods'
+	// bridge.
 	Name, Patch, Peer string
-	// Datapath is "system" or "netdev", as the bridge of the pods has.
+	// Datapath is "system" or "netdev", as for the pods' bridge.
 	Datapath string
 	// MAC and MTU are the NIC's.
 	MAC string
@@ -43,23 +44,23 @@ type Bridge struct {
 
 // State is what the database says about the bridge and a NIC.
 type State struct {
-	// Present: the bridge is there. Ours: with our mark. BootID is the boot in which it was made.
+	// Present: the bridge exists. Ours: with Fairlead's mark. BootID is the boot in which it was created.
 	Present, Ours bool
 	BootID        string
-	// Complete: it is in every column as Bridge says, and so are its ports, the NIC's included if that is one. Wrong is
-	// what is not, if it is there.
+	// Complete: it matches Bridge in every column, and so do its ports, the NIC's included if that is one. Wrong lists
+	// what does not, if the bridge exists.
 	Complete bool
 	Wrong    []string
 	// NIC: the NIC is a port of it. Elsewhere is another bridge that has it.
 	NIC       bool
 	Elsewhere string
-	// OFPort is the NIC's OpenFlow port number, 0 while it has none; Error is why.
+	// OFPort is the NIC's OpenFlow port number, 0 while it has none; Error says why.
 	OFPort int
 	Error  string
 
 	bridge, patch, nicPort, root string // UUIDs
 	ports                        []string
-	patchRight                   bool // the patch port is the bridge's, and as it should be
+	patchRight                   bool // the patch port is the bridge's, and as wanted
 }
 
 // Read reads the state.
@@ -102,8 +103,8 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	return s, nil
 }
 
-// wrongPorts are the columns of the bridge's own port and the NIC's, if there is one, that are not as they should be,
-// given what Read has read.
+// wrongPorts returns the columns of the bridge's own port and the NIC's, if there is one, that are not as wanted, given
+// what Read has read.
 func (b Bridge) wrongPorts(results []ovsdb.OperationResult, nic string) (wrong []string) {
 	wrong = slices.Concat(notPlain(nic, first(results[1])), notPlain(b.Name, first(results[7])))
 	own := first(results[5])
@@ -120,7 +121,7 @@ func (b Bridge) wrongPorts(results []ovsdb.OperationResult, nic string) (wrong [
 	return wrong
 }
 
-// wrongPatch is the same of the patch port.
+// wrongPatch does the same for the patch port.
 func (b Bridge) wrongPatch(results []ovsdb.OperationResult) []string {
 	wrong := notPlain(b.Patch, first(results[2]))
 	if !b.hasPatch(first(results[4])) {
@@ -129,7 +130,7 @@ func (b Bridge) wrongPatch(results []ovsdb.OperationResult) []string {
 	return wrong
 }
 
-// wrongColumns are those of the bridge's own row that are not as they should be, but for the mark.
+// wrongColumns returns the columns of the bridge's own row that are not as wanted, except the mark.
 func (b Bridge) wrongColumns(row ovsdb.Row) (wrong []string) {
 	other := textMap(row, "other_config")
 	for k, v := range b.otherConfig() {
@@ -151,7 +152,7 @@ func (b Bridge) wrongColumns(row ovsdb.Row) (wrong []string) {
 	return wrong
 }
 
-// notPlain are the columns that keep a Port from passing all VLANs, to and from all others.
+// notPlain returns the columns that keep a Port from passing all VLANs, to and from all others.
 func notPlain(port string, row ovsdb.Row) (wrong []string) {
 	for _, column := range []string{"tag", "trunks", "vlan_mode"} {
 		if !empty(row, column) {
@@ -164,7 +165,7 @@ func notPlain(port string, row ovsdb.Row) (wrong []string) {
 	return wrong
 }
 
-// plainColumns have a Port pass all VLANs, to and from all others.
+// plainColumns make a Port pass all VLANs, to and from all others.
 func plainColumns() ovsdb.Row {
 	return ovsdb.Row{"tag": ovsop.Set(), "trunks": ovsop.Set(), "vlan_mode": ovsop.Set(), "protected": false}
 }
@@ -183,8 +184,8 @@ func (b Bridge) otherConfig() map[string]string {
 	return map[string]string{"forward-bpdu": "true", "hwaddr": b.MAC}
 }
 
-// Ensure makes the bridge with its own port and the patch port, or mends what differs, also of the NIC's port if that
-// is one of the bridge's.
+// Ensure creates the bridge with its own port and the patch port, or corrects what differs, including the NIC's port if
+// that is one of the bridge's.
 func (db DB) Ensure(ctx context.Context, b Bridge, nic string) error {
 	s, err := db.Read(ctx, b, nic)
 	if err != nil {
@@ -196,7 +197,7 @@ func (db DB) Ensure(ctx context.Context, b Bridge, nic string) error {
 	if s.Complete {
 		return nil
 	}
-	// Every column is set anew. A patch port that is not right is replaced, and only such a one: that costs packets.
+	// Every column is written again. The patch port is replaced only if it is wrong: that costs packets.
 	var ops []ovsdb.Operation
 	if !s.patchRight {
 		ops = addPort(b.Patch, ovsdb.Row{"type": "patch", "options": ovsop.Map(map[string]string{"peer": b.Peer})})
@@ -228,7 +229,7 @@ func (db DB) Ensure(ctx context.Context, b Bridge, nic string) error {
 	return nil
 }
 
-// addPort makes a port with its interface, which the transaction refers to as portRef.
+// addPort inserts a port with its interface, which the transaction refers to as portRef.
 func addPort(name string, iface ovsdb.Row) []ovsdb.Operation {
 	iface["name"] = name
 	ref := "i" + portRef(name)
@@ -236,10 +237,10 @@ func addPort(name string, iface ovsdb.Row) []ovsdb.Operation {
 		ovsop.Insert("Port", portRef(name), ovsdb.Row{"name": name, "interfaces": ovsop.Refs(ref)})}
 }
 
-// portRef is a name that RFC 7047 takes for an <id>: interfaces' names may have other characters.
+// portRef is a name that RFC 7047 accepts as an <id>: interface names may have other characters.
 func portRef(name string) string { return "p" + hex.EncodeToString([]byte(name)) }
 
-// onRoot changes the Open_vSwitch row, and asks ovs-vswitchd to confirm what it has taken.
+// onRoot changes the Open_vSwitch row, and has ovs-vswitchd confirm what it has applied.
 func onRoot(s State, mutations ...ovsdb.Mutation) ovsdb.Operation {
 	return ovsop.Mutate(database, s.root, append(mutations, ovsop.RaiseNextCfg())...)
 }
@@ -265,10 +266,10 @@ func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 	return nil
 }
 
-// Retranslate has ovs-vswitchd check all megaflows once it knows the NIC's port. Between the kernel's attach and that
-// it drops each flow that arrives ("received packet on unassociated datapath port" in its log), and a megaflow for that
-// may outlive the check which the new port causes: until the next one, half a second later. A Port that is no longer
-// protected causes a check, and changes nothing else.
+// Retranslate has ovs-vswitchd revalidate all megaflows once it has the NIC's port. Between the kernel's attach and
+// that point it drops each flow that arrives ("received packet on unassociated datapath port" in its log), and a
+// megaflow for that may survive the revalidation that the new port causes, until the next one, half a second later.
+// Clearing protected on a Port causes a revalidation, and changes nothing else.
 func (db DB) Retranslate(ctx context.Context, b Bridge, nic string) error {
 	if err := db.WaitTaken(ctx); err != nil {
 		return err
@@ -283,7 +284,7 @@ func (db DB) Retranslate(ctx context.Context, b Bridge, nic string) error {
 	return nil
 }
 
-// RemoveNIC takes the NIC's port out of the bridge. One that is not there is no error.
+// RemoveNIC removes the NIC's port from the bridge. A missing one is not an error.
 func (db DB) RemoveNIC(ctx context.Context, b Bridge, nic string) error {
 	s, err := db.Read(ctx, b, nic)
 	if err != nil || !s.NIC || !s.Ours {
@@ -296,7 +297,7 @@ func (db DB) RemoveNIC(ctx context.Context, b Bridge, nic string) error {
 	return nil
 }
 
-// Remove takes the whole bridge out, if it is ours.
+// Remove removes the whole bridge, if it is Fairlead's.
 func (db DB) Remove(ctx context.Context, b Bridge) error {
 	s, err := db.Read(ctx, b, "")
 	if err != nil || !s.Ours {
@@ -308,11 +309,11 @@ func (db DB) Remove(ctx context.Context, b Bridge) error {
 	return nil
 }
 
-// WaitTaken waits until ovs-vswitchd has taken what was written until now.
+// WaitTaken waits until ovs-vswitchd has applied what was written so far.
 func (db DB) WaitTaken(ctx context.Context) error {
 	goal := -1
 	for {
-		// callLimit bounds it, and not ctx: most of the wait is here, and ovsdb-server would be what does not answer.
+		// callLimit bounds it, not ctx: most of the wait is here, and the error would blame ovsdb-server.
 		results, err := db.transact(context.WithoutCancel(ctx), ovsop.Select(database, nil, "next_cfg", "cur_cfg"))
 		if err != nil {
 			return err

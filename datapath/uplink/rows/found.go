@@ -8,10 +8,10 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
-// Found is what the database has of an uplink of which nothing else is known.
+// Found is what the database has of an uplink without a journal.
 type Found struct {
-	// Foreign: there is a bridge of that name without our mark. Ours: with it; then the rest is as in Bridge, and NICs
-	// are the ports that are neither the bridge's own nor its patch.
+	// Foreign: there is a bridge of that name without Fairlead's mark. Ours: with it; then the rest is as in Bridge, and
+	// NICs are the ports other than the bridge's own and its patch port.
 	Foreign, Ours         bool
 	Datapath, MAC, BootID string
 	NICs                  []string

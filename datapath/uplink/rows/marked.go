@@ -17,36 +17,36 @@ const (
 	waitKey, waitOurs, restoredKey = "flow-restore-wait", "True", "fairlead-restored"
 )
 
-// Marked is all that the database has of Fairlead, by name.
+// Marked is all that Fairlead has in the database, by name.
 type Marked struct {
-	// Bridges are those that bear its mark, with all their ports. Ports are its ports on other bridges, or on one that
-	// somebody else has ports on, which stays.
+	// Bridges are those with its mark, with all their ports. Ports are its ports on other bridges, or on a bridge that
+	// also has other ports, which stays.
 	Bridges, Ports []string
-	// Devices are the interfaces of the node that ovs-vswitchd has made for them.
+	// Devices are the node's interfaces that ovs-vswitchd has created for them.
 	Devices []string
-	// Others: there are other bridges.
+	// Others: other bridges exist.
 	Others bool
-	// Keys: something of it is in the Open_vSwitch row.
+	// Keys: the Open_vSwitch row has keys of Fairlead's.
 	Keys bool
-	// Zones are conntrack zones that have timeouts by it.
+	// Zones are conntrack zones with its timeouts.
 	Zones int
 
-	// UUIDs: of bridges to go, of ports to go by that of their bridge, of bridges that stay and bear the mark.
+	// UUIDs of bridges to remove, of ports to remove by their bridge's, and of marked bridges that stay.
 	bridges []string
 	ports   map[string][]string
 	unmark  []string
 	root    string
-	// The keys of those zones by UUID of their datapath, and datapaths to go, by type.
+	// The keys of those zones by UUID of their datapath, and datapaths to remove, by type.
 	zones     map[string]ovsdb.OvsSet
 	datapaths map[string]string
 }
 
-// Empty: there is nothing.
+// Empty reports whether there is nothing of Fairlead's.
 func (m Marked) Empty() bool {
 	return len(m.Bridges)+len(m.Ports)+len(m.unmark)+len(m.zones)+len(m.datapaths) == 0 && !m.Keys
 }
 
-// FindMarked reads it.
+// FindMarked reads all that Fairlead has in the database.
 func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 	results, err := db.transact(ctx,
 		ovsop.Select("Bridge", nil, "_uuid", "name", "ports", "external_ids"),
@@ -79,7 +79,7 @@ func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 	return m, nil
 }
 
-// sort says what of a bridge goes, and what stays.
+// sort decides what of a bridge is removed, and what stays.
 func (m *Marked) sort(bridge ovsdb.Row, ports map[string]ovsdb.Row, internal map[string]bool) {
 	name, id, mark := text(bridge, "name"), uuid(bridge), textMap(bridge, "external_ids")[markKey]
 	var ours []string // names
@@ -115,7 +115,7 @@ func (m *Marked) sort(bridge ovsdb.Row, ports map[string]ovsdb.Row, internal map
 	}
 }
 
-// sortZones says which zones of which datapaths go, and which datapaths: those that were added for them.
+// sortZones decides which zones of which datapaths are removed, and which datapaths: those added for them.
 func (m *Marked) sortZones(root ovsdb.Row, datapaths, zones []ovsdb.Row) {
 	marked := map[string]bool{}
 	for _, row := range zones {
@@ -145,7 +145,7 @@ func (m *Marked) sortZones(root ovsdb.Row, datapaths, zones []ovsdb.Row) {
 	}
 }
 
-// RemoveMarked takes out of the database what FindMarked has found.
+// RemoveMarked removes from the database what FindMarked has found.
 func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 	if m.Empty() {
 		return nil
@@ -161,7 +161,7 @@ func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 		ops = append(ops, ovsop.Mutate("Datapath", id, ovsop.Delete("ct_zones", numbers)))
 	}
 	kinds := slices.Collect(maps.Keys(m.datapaths))
-	// Another's flow-restore-wait stays: to delete by key and value leaves other values alone.
+	// A flow-restore-wait that is not Fairlead's stays: deleting by key and value leaves other values alone.
 	ops = append(ops, onRoot(State{root: m.root}, ovsop.Delete("bridges", ovsop.Refs(m.bridges...)),
 		ovsop.Delete("datapaths", ovsop.Set(kinds...)),
 		ovsop.Delete("external_ids", ovsop.Set(restoredKey)),

@@ -2,7 +2,7 @@ package rows
 
 import "github.com/ovn-org/libovsdb/ovsdb"
 
-// Columns of a row that was selected. One that is missing, or empty, reads as the zero value.
+// Columns of a selected row. A missing or empty one reads as the zero value.
 
 func text(row ovsdb.Row, column string) string {
 	s, _ := row[column].(string)
@@ -31,7 +31,7 @@ func textMap(row ovsdb.Row, column string) map[string]string {
 	return out
 }
 
-// refs reads a set of references; one alone is not written as a set.
+// refs reads a set of references; a single one is not written as a set.
 func refs(row ovsdb.Row, column string) (uuids []string) {
 	values := []any{row[column]}
 	if s, ok := row[column].(ovsdb.OvsSet); ok {
@@ -45,13 +45,13 @@ func refs(row ovsdb.Row, column string) (uuids []string) {
 	return uuids
 }
 
-// uuid is the row's own, empty for no row.
+// uuid returns the row's UUID, empty for no row.
 func uuid(row ovsdb.Row) string {
 	u, _ := row["_uuid"].(ovsdb.UUID)
 	return u.GoUUID
 }
 
-// first is the first row of a result, nil if there is none.
+// first returns the first row of a result, nil if there is none.
 func first(r ovsdb.OperationResult) ovsdb.Row {
 	if len(r.Rows) == 0 {
 		return nil

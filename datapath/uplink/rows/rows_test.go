@@ -93,7 +93,7 @@ func TestReadTakesNoLock(t *testing.T) {
 	}
 }
 
-// Each column that somebody changes is seen, and mended.
+// An external change to any column is detected and reverted.
 func TestRowsAreMended(t *testing.T) {
 	ctx := context.Background()
 	o := ovstest.Start(t, ovstest.Options{})
@@ -173,7 +173,7 @@ func TestRetranslate(t *testing.T) {
 	flows := func() bool { return strings.Contains(o.Appctl("dpctl/dump-flows"), "eth_type(0x88cc)") }
 	time.Sleep(time.Second)
 	if !flows() {
-		t.Fatal("a wrong megaflow goes by itself: this test can't fail")
+		t.Fatal("a wrong megaflow is removed anyway: this test cannot fail")
 	}
 	must(t, db.Retranslate(ctx, bridge(), "p0"))
 	nstest.Wait(t, time.Minute, "the wrong megaflow is gone", func() bool { return !flows() })
@@ -182,7 +182,7 @@ func TestRetranslate(t *testing.T) {
 	}
 }
 
-// A server that hangs is told from one that is gone, in time, and its file is left alone.
+// A server that hangs is distinguished from one that is down, in time, and its file is left alone.
 func TestServerHangs(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := Find(o.Dir)

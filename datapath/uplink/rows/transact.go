@@ -23,17 +23,17 @@ import (
 // database is its name in the schema.
 const database = "Open_vSwitch"
 
-// callLimit ends one call: a server that was stopped accepts a connection and says nothing.
+// callLimit ends one call: a stopped server accepts a connection and never replies.
 const callLimit = 3 * time.Second
 
-// DB is where Open vSwitch's database is to be found.
+// DB is the location of Open vSwitch's database.
 type DB struct {
-	// RunDir has db.sock. File is the database itself, for when no server runs; empty if it was not found.
+	// RunDir contains db.sock. File is the database file, for when no server runs; empty if it was not found.
 	RunDir string `json:"runDir"`
 	File   string `json:"file"`
 }
 
-// Find looks for the database's file: what the ovsdb-server of runDir has open, else where distributions keep it.
+// Find looks for the database file: the one that the ovsdb-server of runDir has open, else where distributions keep it.
 func Find(runDir string) DB {
 	candidates := []string{filepath.Join(runDir, "conf.db"), "/etc/openvswitch/conf.db", "/var/lib/openvswitch/conf.db"}
 	if pid, err := os.ReadFile(filepath.Join(runDir, "ovsdb-server.pid")); err == nil {
@@ -89,8 +89,8 @@ func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.Oper
 	return results, nil
 }
 
-// offline reads or changes the file. For a change ovsdb-tool locks it, so that no server can be at it at the same time;
-// one that starts meanwhile would fail, so what only reads takes no lock.
+// offline reads or changes the file. For a change ovsdb-tool locks it, so no server can use it at the same time; a
+// server that starts meanwhile would fail, so reads take no lock.
 func (db DB) offline(ctx context.Context, ops []ovsdb.Operation, params []any) ([]ovsdb.OperationResult, error) {
 	if db.File == "" {
 		return nil, fmt.Errorf("ovsdb-server is down at %s, and the database's file was not found", db.socket())

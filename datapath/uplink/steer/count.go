@@ -11,10 +11,10 @@ import (
 // From is where a frame came from.
 type From int
 
-// To is where it went. ToBoth: to the pods and to the others, as broadcast does.
+// To is where it went. ToBoth: to the pods and to the others, as for broadcast.
 type To int
 
-// The sources and ways of frames.
+// The sources and destinations of frames.
 const (
 	FromUnderlay From = iota
 	FromHost
@@ -31,7 +31,7 @@ const (
 	tos
 )
 
-// verdicts is the size of the map of counts.
+// verdicts is the size of the counter map.
 const verdicts = uint32(froms) * uint32(tos)
 
 func (f From) String() string { return [froms]string{"underlay", "host", "pods"}[f] }
@@ -40,7 +40,7 @@ func (t To) String() string { return [tos]string{"host", "underlay", "pods", "bo
 
 func indexOf(f From, t To) uint32 { return uint32(f)*uint32(tos) + uint32(t) }
 
-// possible reports whether a program can say so.
+// possible reports whether a program can count this combination.
 func possible(f From, t To) bool {
 	switch f {
 	case FromUnderlay:
@@ -51,8 +51,8 @@ func possible(f From, t To) bool {
 	return t != ToPods
 }
 
-// Count is how many frames went a way since the programs were attached. A frame that a NIC has put together, or is yet
-// to take apart (GRO, TSO), is one.
+// Count is how many frames went from Source to Way since the programs were attached. A frame merged by GRO, or yet to
+// be segmented by TSO, counts as one.
 type Count struct {
 	From   From   `json:"-"`
 	To     To     `json:"-"`

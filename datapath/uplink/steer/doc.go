@@ -1,6 +1,6 @@
 // Package steer shares a NIC between the host and the pods of a bridge, without making it a port of that bridge. Small
-// eBPF programs sort its frames by MAC address and VLAN. What is no bridged pod's never leaves the kernel's own path,
-// and does not depend on Open vSwitch or on any process.
+// eBPF programs sort its frames by MAC address and VLAN. Frames other than bridged pods' never leave the kernel's own
+// path, and do not depend on Open vSwitch or on any process.
 //
 // Three programs, at the tc hooks of two devices: the NIC, and the port, a device behind which the bridge is. The host
 // has no addresses on the port.
@@ -10,25 +10,25 @@
 //	port ingress  from the pods        a MAC of the host: to NIC ingress. Group: there as well. Else: to the underlay.
 //	                                   What does not come from a local pod is dropped
 //
-// "To the port" is transmission by it, so that the bridge receives the frame. Group is broadcast and multicast, but
-// 01:80:c2:00:00:xx, which is between neighbours on a cable (LLDP, LACP, STP): that stays the host's. Group frames of a
-// VLAN in which no local pod is stay the host's, too.
+// "To the port" means transmitting on it, so that the bridge receives the frame. Group is broadcast and multicast,
+// except 01:80:c2:00:00:xx, which is between link neighbours (LLDP, LACP, STP): those stay the host's. So do group
+// frames of a VLAN without a local pod.
 //
-// A frame that a program has handed to the NIC meets the NIC's own programs next. These know it by its source, which is
-// a local pod's: such a frame is never handed to the port, so none circles, and no mark on packets (skb->mark) is
-// needed, which belong to kube-proxy and others. The source decides at the port as well: a bridge that sent the
-// underlay's or the host's own frames back would cut the host off.
+// A frame that a program has handed to the NIC traverses the NIC's own programs next. These recognise it by its source,
+// a local pod's: such a frame is never handed to the port, so none loops, and no packet mark (skb->mark) is needed,
+// which kube-proxy and others use. The source decides at the port as well: a bridge that sent the underlay's or the
+// host's own frames back would cut the host off.
 //
-// The hooks are tcx where the kernel has it (6.6), where ours come first, and before that filters of the qdisc clsact,
-// of preference 1. Frames that are not ours go on to what others have attached there (TCX_NEXT).
+// The hooks are tcx where the kernel has it (6.6), with these programs first, and on older kernels filters of the qdisc
+// clsact, of preference 1. Other frames continue to what others have attached there (TCX_NEXT).
 //
 // # What is ours
 //
 // The directory that Config names, in a file system of type bpf: the maps "macs" and "count", and the tcx links
-// "nic-ingress", "nic-egress" and "port-ingress" or, where filters are used, "qdisc-IFINDEX" of a qdisc that was made
-// here. Filters are known by their names, "fairlead/" and the hook's. What is pinned outlives the process. A program's
-// name has a digest of what it does. So another version of the programs, or another NIC or port, is seen, and programs
-// are replaced, each in one step of the kernel.
+// "nic-ingress", "nic-egress" and "port-ingress" or, with filters, "qdisc-IFINDEX" for a qdisc that this package
+// created. Filters are recognised by their names, "fairlead/" and the hook's. Pins outlive the process. A program's
+// name contains a digest of what it does. So another version of the programs, or another NIC or port, is detected, and
+// programs are replaced, each atomically.
 //
 // All functions act on the network namespace of the calling thread.
 package steer

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// Filters of clsact: the first that are asked, with a handle that nobody else takes.
+// Filters of clsact: run first, with a handle that no other program uses.
 const (
 	filterPrefix     = "fairlead/"
 	filterPreference = 1
@@ -32,7 +32,7 @@ func (c Config) device(h hook) int {
 	return c.NIC
 }
 
-// openLink opens a link that is pinned, with the device that it is at: 0 when that is gone. There may be none.
+// openLink opens a pinned link, with the device that it is attached to: 0 if that is gone. There may be none.
 func (c Config) openLink(h hook) (l link.Link, info *link.Info, ifindex int, err error) {
 	l, err = link.LoadPinnedLink(c.pin(h.name), nil)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -52,7 +52,7 @@ func (c Config) openLink(h hook) (l link.Link, info *link.Info, ifindex int, err
 	return l, info, ifindex, nil
 }
 
-// attachTCX exchanges the program of the link that is pinned, or makes a link.
+// attachTCX replaces the program of the pinned link, or creates a link.
 func (c Config) attachTCX(h hook, program *ebpf.Program) error {
 	l, _, ifindex, err := c.openLink(h)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c Config) attachTCX(h hook, program *ebpf.Program) error {
 	return nil
 }
 
-// attachedTCX is the number of the hook's program on the right device; 0 for none.
+// attachedTCX returns the ID of the hook's program on the right device; 0 for none.
 func (c Config) attachedTCX(h hook) (ebpf.ProgramID, error) {
 	l, info, ifindex, err := c.openLink(h)
 	if l == nil || err != nil {
@@ -92,8 +92,8 @@ func (c Config) attachedTCX(h hook) (ebpf.ProgramID, error) {
 	return info.Program, nil
 }
 
-// detachTCX detaches the program, also where another process has the link open. Something else under the link's name
-// goes with the directory.
+// detachTCX detaches the program, even if another process has the link open. Anything else pinned under the link's name
+// is removed with the directory.
 func (c Config) detachTCX(h hook) error {
 	l, _, ifindex, err := c.openLink(h)
 	if l == nil || err != nil {
@@ -111,7 +111,7 @@ func (c Config) detachTCX(h hook) error {
 	return nil
 }
 
-// strays are links of ours to the device whose pins are gone, or are in a file system that is not seen from here.
+// strays returns Fairlead's links to the device that have no pin, or one in a file system that is not visible here.
 func (c Config) strays(h hook) (found []link.ID, err error) {
 	if c.device(h) == 0 {
 		return nil, nil
@@ -144,7 +144,7 @@ func (c Config) strays(h hook) (found []link.ID, err error) {
 	return found, nil
 }
 
-// nameOf is empty for a program that is gone.
+// nameOf returns "" for a program that is gone.
 func nameOf(id ebpf.ProgramID) (string, error) {
 	program, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,8 +193,8 @@ func (c Config) newFilter(h hook) *netlink.BpfFilter {
 		DirectAction: true}
 }
 
-// attachFilter makes or replaces the filter, and before it the qdisc where there is none. That it was made here is
-// written down first.
+// attachFilter creates or replaces the filter, and first the qdisc if there is none. That this package creates it is
+// recorded before.
 func (c Config) attachFilter(h hook, program *ebpf.Program) error {
 	has, err := c.hasQdisc(c.device(h))
 	if err != nil {
@@ -233,7 +233,7 @@ func (c Config) hasQdisc(device int) (bool, error) {
 	return slices.ContainsFunc(all, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }), nil
 }
 
-// filters are ours, by hook, on devices that are there.
+// filters returns Fairlead's filters, by hook, on existing devices.
 func (c Config) filters() (map[string]*netlink.BpfFilter, error) {
 	found := map[string]*netlink.BpfFilter{}
 	for _, h := range hooks() {
@@ -250,7 +250,7 @@ func (c Config) filters() (map[string]*netlink.BpfFilter, error) {
 	return found, nil
 }
 
-// filtersOf is empty for a device that is gone, or has no clsact.
+// filtersOf returns none for a device that is gone or has no clsact.
 func filtersOf(device int, parent uint32) ([]netlink.Filter, error) {
 	if device == 0 {
 		return nil, nil
@@ -291,7 +291,7 @@ func (c Config) detachFilter(h hook) error {
 	return nil
 }
 
-// removeQdiscs removes those that were made here, unless somebody else uses them by now.
+// removeQdiscs removes those created here, unless other programs use them by now.
 func (c Config) removeQdiscs() error {
 	var errs []error
 	for _, device := range []int{c.NIC, c.Port} {

@@ -14,25 +14,25 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Entry is the address of a local pod on the underlay. VLAN is 1 to 4094 (IEEE 802.1Q), or 0 for untagged frames.
+// Entry is the address of a local bridged pod. VLAN is 1 to 4094 (IEEE 802.1Q), or 0 for untagged frames.
 type Entry struct {
 	MAC  api.MAC
 	VLAN uint16
 }
 
-// Values of macs. A VLAN in which a pod is has an entry for broadcast; the host's addresses are in any VLAN.
+// Values of macs. A VLAN with a pod has an entry for broadcast; the host's addresses match in any VLAN.
 const (
 	isPod   uint32 = 1
 	isHost  uint32 = 2
 	anyVLAN        = 0xffff
 )
 
-// most is how many entries there may be.
+// most is the maximum number of entries.
 const most = 16384
 
-// The map takes its memory, 1 MiB, when it is created. With BPF_F_NO_PREALLOC a write fails with ENOMEM whenever the
-// kernel has not yet refilled its cache of entries, which it does in its own time: a pod's ADD would be refused, and an
-// attach undone, for nothing.
+// The map allocates its memory, 1 MiB, when it is created. With BPF_F_NO_PREALLOC a write fails with ENOMEM whenever
+// the kernel has not yet refilled its cache of entries, which it does asynchronously: a pod's ADD would fail, and an
+// attach be undone, for nothing.
 func macsSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: "fl_macs", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most}
 }
@@ -41,7 +41,7 @@ func countSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: "fl_count", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: verdicts}
 }
 
-// Sync has the programs know these pods and no others. It is to be called before the first frame of a new pod may come.
+// Sync gives the programs these pods and no others. Call it before the first frame of a new pod can arrive.
 func (c Config) Sync(pods []Entry) error {
 	m, err := ebpf.LoadPinnedMap(c.pin("macs"), nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c Config) hostKeys() map[[8]byte]uint32 {
 	return want
 }
 
-// fill makes want all the entries of a kind: new ones first, then others go. In a map that is full others go first.
+// fill makes want all the entries of a kind: it adds new ones, then removes others. In a full map it removes first.
 func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
 	have, err := entries(m, kind)
 	if err != nil {
@@ -84,7 +84,7 @@ func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
 	return err
 }
 
-// put writes what of want is not in have.
+// put writes the entries of want that are not in have.
 func put(m *ebpf.Map, have, want map[[8]byte]uint32) error {
 	for k, v := range want {
 		if have[k] == v {
@@ -97,7 +97,7 @@ func put(m *ebpf.Map, have, want map[[8]byte]uint32) error {
 	return nil
 }
 
-// remove removes what of have is not in want.
+// remove removes the entries of have that are not in want.
 func remove(m *ebpf.Map, have, want map[[8]byte]uint32) error {
 	for k := range have {
 		if _, wanted := want[k]; wanted {
@@ -132,8 +132,8 @@ func (c Config) knowsHosts(m *ebpf.Map) (bool, error) {
 	return maps.Equal(have, c.hostKeys()), err
 }
 
-// pinned opens the map that is pinned, or makes and pins it. One of another form (the programs were of another version)
-// is returned as old; the new one replaces it by openMaps.keep.
+// pinned opens the pinned map, or creates and pins it. One with another spec (from another version of the programs) is
+// returned as old; openMaps.keep replaces it with the new one.
 func (c Config) pinned(name string, spec *ebpf.MapSpec) (m, old *ebpf.Map, err error) {
 	old, err = ebpf.LoadPinnedMap(c.pin(name), nil)
 	if err == nil && spec.Compatible(old) == nil {
@@ -155,7 +155,7 @@ func (c Config) pinned(name string, spec *ebpf.MapSpec) (m, old *ebpf.Map, err e
 	return m, old, nil
 }
 
-// MACs are the addresses of the interface and of those that the host has on top of it, such as VLAN interfaces.
+// MACs returns the addresses of the interface and of those that the host has on top of it, such as VLAN interfaces.
 func MACs(nic netlink.Link, links []netlink.Link) (list []api.MAC) {
 	for _, l := range links {
 		a := l.Attrs()

@@ -14,11 +14,11 @@ import (
 // hook is where a program is attached.
 type hook struct {
 	name string
-	// port: at the port, else at the NIC. egress: what leaves, else what comes in.
+	// port: at the port, else at the NIC. egress: outgoing frames, else incoming.
 	port, egress bool
 }
 
-// hooks are in the order in which they are attached: a frame that is handed on must find the next program.
+// hooks returns them in attach order: a frame that is handed on must find the next program.
 func hooks() []hook {
 	return []hook{{"port-ingress", true, false}, {"nic-egress", false, true}, {"nic-ingress", false, false}}
 }
@@ -42,8 +42,8 @@ const (
 // packetHost is PACKET_HOST of packet(7).
 const packetHost = 0
 
-// What a program returns: TCX_NEXT is TC_ACT_UNSPEC, TCX_DROP is TC_ACT_SHOT (linux/bpf.h, linux/pkt_cls.h). The flag
-// BPF_F_INGRESS has a device receive a frame; without it the frame is sent.
+// Return values of programs: TCX_NEXT is TC_ACT_UNSPEC, TCX_DROP is TC_ACT_SHOT (linux/bpf.h, linux/pkt_cls.h). With
+// the flag BPF_F_INGRESS a device receives a frame; without it the frame is sent.
 const (
 	next, drop       = -1, 2
 	transmit, ingest = 0, 1
@@ -66,7 +66,7 @@ const (
 // Registers: the frame's context and its VLAN.
 const frame, vlan = asm.R6, asm.R7
 
-// plan is what the programs are made from: interface indexes, and the file descriptors of maps.
+// plan is the input of the programs: interface indexes and the file descriptors of maps.
 type plan struct {
 	nic, port   int
 	macs, count int
@@ -87,17 +87,17 @@ func (p plan) code(h hook) asm.Instructions {
 	return c.all
 }
 
-// programPrefix begins the names of our programs.
+// programPrefix is the prefix of program names.
 const programPrefix = "fl_"
 
-// name tells programs apart: it has a digest of all that the program does. The kernel keeps 15 characters.
+// name distinguishes programs: it has a digest of all that the program does. The kernel keeps 15 characters.
 func (p plan) name(h hook) string {
-	p.macs, p.count = 0, 0 // these numbers are the process's
+	p.macs, p.count = 0, 0 // these file descriptors are the process's
 	sum := sha256.Sum256([]byte(fmt.Sprint(h, p.code(h))))
 	return programPrefix + hex.EncodeToString(sum[:6])
 }
 
-// code is a program that is being written.
+// code is a program being built.
 type code struct {
 	plan
 	all asm.Instructions
@@ -112,7 +112,7 @@ func (c *code) fromOthers(egress bool) {
 		from, others = FromHost, ToUnderlay
 	}
 	c.add(asm.Mov.Reg(frame, asm.R1))
-	if !egress { // most frames are for the NIC's own address, which is no pod's: the kernel has compared it
+	if !egress { // most frames are for the NIC's own address, not a pod's: the kernel has compared it
 		c.add(asm.LoadMem(asm.R1, frame, skbPacketType, asm.Word), asm.JEq.Imm(asm.R1, packetHost, "others"))
 	}
 	c.read("others")
@@ -170,8 +170,8 @@ func (c *code) fromPods() {
 // label names the next instruction.
 func (c *code) label(name string) { c.add(asm.Mov.Imm(asm.R0, 0).WithSymbol(name)) }
 
-// read puts the frame's beginning onto the stack and its VLAN into the register: 0 if it has none. Frames that are too
-// short, or have a tag of another kind, go to the label.
+// read copies the beginning of the frame to the stack and its VLAN to the register: 0 if it has none. For frames that
+// are too short, or have another kind of tag, it jumps to the label.
 func (c *code) read(other string) {
 	c.add(asm.Mov.Reg(asm.R1, frame),
 		asm.Mov.Imm(asm.R2, 0),
@@ -179,7 +179,7 @@ func (c *code) read(other string) {
 		asm.Mov.Imm(asm.R4, headerLen),
 		asm.FnSkbLoadBytes.Call(),
 		asm.JNE.Imm(asm.R0, 0, other),
-		// The kernel takes the tag out of frames that it receives, and puts it in when the NIC sends.
+		// The kernel strips the tag from received frames, and inserts it when the NIC sends.
 		asm.LoadMem(asm.R1, frame, skbVLANPresent, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "inside"),
 		asm.LoadMem(asm.R1, frame, skbVLANProto, asm.Word),
@@ -188,7 +188,7 @@ func (c *code) read(other string) {
 		asm.LoadMem(vlan, frame, skbVLANTCI, asm.Word),
 		asm.And.Imm(vlan, vidMask),
 		asm.Ja.Label("read"),
-		// Programs that write to a socket of packet(7) put it in themselves.
+		// Programs that write to a packet(7) socket insert it themselves.
 		asm.LoadMem(asm.R1, asm.RFP, typeAt, asm.Half).WithSymbol("inside"),
 		asm.HostTo(asm.BE, asm.R1, asm.Half),
 		asm.Mov.Imm(vlan, 0),
@@ -200,12 +200,12 @@ func (c *code) read(other string) {
 	c.label("read")
 }
 
-// isGroup jumps where the destination is a group, which the first byte's last bit says.
+// isGroup jumps if the destination is a group address: the lowest bit of its first byte is set.
 func (c *code) isGroup(label string) {
 	c.add(asm.LoadMem(asm.R1, asm.RFP, dstAt, asm.Byte), asm.And.Imm(asm.R1, 1), asm.JNE.Imm(asm.R1, 0, label))
 }
 
-// isReserved jumps where it is 01:80:c2:00:00:xx (IEEE 802.1Q, 8.6.3).
+// isReserved jumps if it is 01:80:c2:00:00:xx (IEEE 802.1Q, 8.6.3).
 func (c *code) isReserved(label string) {
 	c.add(asm.LoadMem(asm.R1, asm.RFP, dstAt, asm.Word),
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
@@ -215,7 +215,7 @@ func (c *code) isReserved(label string) {
 	c.label("not reserved")
 }
 
-// lookup asks macs for an address of the header, in the VLAN; the answer is in R0, 0 for none.
+// lookup looks up an address of the header, in the VLAN, in macs; the result is in R0, 0 for none.
 func (c *code) lookup(at int16) {
 	for i := int16(0); i < 6; i += 2 { // the source is aligned to no more
 		c.add(asm.LoadMem(asm.R1, asm.RFP, at+i, asm.Half), asm.StoreMem(asm.RFP, keyAt+i, asm.R1, asm.Half))
@@ -223,7 +223,7 @@ func (c *code) lookup(at int16) {
 	c.lookupKey()
 }
 
-// broadcast makes the key of what all in a VLAN get.
+// broadcast builds the VLAN's broadcast key.
 func (c *code) broadcast() {
 	c.add(asm.Mov.Imm(asm.R1, -1), asm.StoreMem(asm.RFP, keyAt, asm.R1, asm.Word),
 		asm.StoreMem(asm.RFP, keyAt+4, asm.R1, asm.Half))
@@ -234,7 +234,7 @@ func (c *code) lookupKey() {
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt), asm.FnMapLookupElem.Call())
 }
 
-// tally counts the frame. Each processor has its own numbers, and nothing else on it can come in between.
+// tally counts the frame. Counters are per CPU, and nothing else on the CPU can interrupt.
 func (c *code) tally(from From, to To) {
 	i := indexOf(from, to)
 	skip := "tallied " + from.String() + to.String()
@@ -253,7 +253,7 @@ func (c *code) redirect(ifindex int, how int32) {
 	c.add(asm.Mov.Imm(asm.R1, index32(ifindex)), asm.Mov.Imm(asm.R2, how), asm.FnRedirect.Call(), asm.Return())
 }
 
-// clone hands on a copy. If that is not possible, because the device is gone, the frame itself goes on all the same.
+// clone hands on a copy. If that fails because the device is gone, the frame itself continues nevertheless.
 func (c *code) clone(ifindex int, how int32) {
 	c.add(asm.Mov.Reg(asm.R1, frame), asm.Mov.Imm(asm.R2, index32(ifindex)), asm.Mov.Imm(asm.R3, how),
 		asm.FnCloneRedirect.Call())
@@ -261,10 +261,10 @@ func (c *code) clone(ifindex int, how int32) {
 
 func (c *code) end(verdict int32) { c.add(asm.Mov.Imm(asm.R0, verdict), asm.Return()) }
 
-// index32: the kernel has interface indexes in 31 bits.
+// index32: the kernel's interface indexes have 31 bits.
 func index32(ifindex int) int32 { return int32(min(max(ifindex, 0), math.MaxInt32)) }
 
-// key is one of macs: an address, and a VLAN in the machine's byte order.
+// key returns a key of macs: an address, and a VLAN in native byte order.
 func key(e Entry) (k [8]byte) {
 	copy(k[:], e.MAC[:])
 	binary.NativeEndian.PutUint16(k[6:], e.VLAN)

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// BPFFS is where a file system of type bpf is on every node.
+// BPFFS is where every node mounts the file system of type bpf.
 const BPFFS = "/sys/fs/bpf"
 
 // Hooks are the kernel's kinds of tc hooks.
@@ -29,9 +29,9 @@ const (
 	Clsact Hooks = "clsact"
 )
 
-// Config says what is to be joined.
+// Config says which NIC to share with which port.
 type Config struct {
-	// Dir has what is pinned. It is made, and removed with all that is in it.
+	// Dir contains the pins. It is created, and removed with all its content.
 	Dir string
 	// NIC and Port are the devices' interface indexes; 0: the device is gone.
 	NIC, Port int
@@ -40,15 +40,15 @@ type Config struct {
 	Hooks Hooks
 }
 
-// State is what is found.
+// State is the observed state.
 type State struct {
-	// Complete: all programs are attached, those that this version loads, and know the host.
+	// Complete: all programs of this version are attached, and have the host's addresses.
 	Complete bool
-	// Left: something of ours is there.
+	// Left: something of Fairlead's exists.
 	Left bool
 }
 
-// Ensure attaches the programs, or replaces those that are not as they should be. Frames pass all the while.
+// Ensure attaches the programs, or replaces those that are not as wanted. Frames keep flowing meanwhile.
 func (c Config) Ensure() error {
 	if err := c.makeDir(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (c Config) Ensure() error {
 		if err := c.ensure(h, m); err != nil {
 			return fmt.Errorf("attaching a program at %s: %w", h.name, err)
 		}
-		if err := c.detachStrays(h); err != nil { // or there would be two copies of each broadcast
+		if err := c.detachStrays(h); err != nil { // otherwise each broadcast would be duplicated
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ func (c Config) ensure(h hook, m *openMaps) error {
 	return c.attachFilter(h, program)
 }
 
-// attached reports whether the program of a hook is the one that spec makes, on the right device and with these maps.
+// attached reports whether the program of a hook is the one in spec, on the right device and with these maps.
 func (c Config) attached(h hook, spec *ebpf.ProgramSpec, m *openMaps) (bool, error) {
 	id, err := c.attachedTCX(h)
 	if err == nil && id == 0 {
@@ -116,7 +116,7 @@ func (c Config) attached(h hook, spec *ebpf.ProgramSpec, m *openMaps) (bool, err
 	return info.Name == spec.Name && m.are(uses), nil
 }
 
-// State looks, and changes nothing.
+// State observes, and changes nothing.
 func (c Config) State() (s State, err error) {
 	_, err = os.Stat(c.Dir)
 	s.Left = err == nil
@@ -144,7 +144,7 @@ func (c Config) State() (s State, err error) {
 	return s, err
 }
 
-// complete reports whether the programs are attached, and know the host.
+// complete reports whether the programs are attached, and have the host's addresses.
 func (c Config) complete(m *openMaps) (bool, error) {
 	ok, err := c.knowsHosts(m.macs)
 	for _, h := range hooks() {
@@ -156,7 +156,7 @@ func (c Config) complete(m *openMaps) (bool, error) {
 	return ok && err == nil, err
 }
 
-// Remove takes everything of ours away. What is not there is no error.
+// Remove removes everything of Fairlead's. What is missing is not an error.
 func (c Config) Remove() error {
 	list := hooks()
 	slices.Reverse(list)
@@ -164,7 +164,7 @@ func (c Config) Remove() error {
 	for _, h := range list {
 		errs = append(errs, c.detachTCX(h), c.detachFilter(h))
 	}
-	err := c.removeQdiscs() // which are noted in the directory
+	err := c.removeQdiscs() // which are recorded in the directory
 	if err == nil {
 		err = os.RemoveAll(c.Dir)
 	}
@@ -177,7 +177,7 @@ func (c Config) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Probe returns nil if the kernel takes the programs and they can be pinned. It attaches nothing.
+// Probe returns nil if the kernel accepts the programs and they can be pinned. It attaches nothing.
 func Probe(dir string) error {
 	if err := haveBPFFS(dir); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (c Config) plan(m *openMaps) plan {
 	return plan{nic: c.NIC, port: c.Port, macs: m.macs.FD(), count: m.count.FD()}
 }
 
-// load has the kernel check a program. What its verifier says is part of the error.
+// load loads a program into the kernel. The verifier log is part of the error.
 func load(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	program, err := ebpf.NewProgram(spec)
 	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
@@ -233,7 +233,7 @@ func (c Config) makeDir() error {
 	return nil
 }
 
-// haveBPFFS mounts the file system for dir where the node has not done so.
+// haveBPFFS mounts the file system for dir if the node has not.
 func haveBPFFS(dir string) error {
 	at := filepath.Dir(dir)
 	var s unix.Statfs_t
@@ -258,7 +258,7 @@ type openMaps struct {
 	fresh       []part // not pinned yet
 }
 
-// part is one of the maps: the name that it is pinned under, its form, and where it is kept while it is open.
+// part is one of the maps: its pin name, its spec, and where it is kept while it is open.
 type part struct {
 	name string
 	spec *ebpf.MapSpec
@@ -269,8 +269,8 @@ func (m *openMaps) parts() []part {
 	return []part{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}}
 }
 
-// openMaps opens those that are pinned, and makes others. What is new is pinned at once, unless it replaces one: that
-// goes when no program uses it any more.
+// openMaps opens the pinned maps, and creates missing ones. A new map is pinned at once, unless it replaces one: that
+// is removed when no program uses it any more.
 func (c Config) openMaps() (_ *openMaps, err error) {
 	m := &openMaps{}
 	defer func() {
@@ -320,7 +320,7 @@ func (m *openMaps) keep(c Config) error {
 	return nil
 }
 
-// are reports whether a program that uses maps of these numbers uses ours.
+// are reports whether a program that uses maps with these IDs uses m's.
 func (m *openMaps) are(ids []ebpf.MapID) bool {
 	for _, part := range m.parts() {
 		info, err := (*part.at).Info()
@@ -334,7 +334,7 @@ func (m *openMaps) are(ids []ebpf.MapID) bool {
 	return len(ids) == 2
 }
 
-// existingMaps are those that are pinned; nil if one is not, or is of another form.
+// existingMaps returns the pinned maps; nil if one is missing, or has another spec.
 func (c Config) existingMaps() (*openMaps, error) {
 	m := &openMaps{}
 	for _, part := range m.parts() {
@@ -355,11 +355,11 @@ func (c Config) existingMaps() (*openMaps, error) {
 	return m, nil
 }
 
-// takeOver copies what a map of the same kind of entries has.
+// takeOver copies the entries of a map with the same kind of entries.
 func takeOver(now, old *ebpf.Map) error {
 	defer old.Close()
 	if old.KeySize() != now.KeySize() || old.ValueSize() != now.ValueSize() || now.Type() != ebpf.Hash {
-		return nil // the agent fills it; counts begin anew
+		return nil // the agent fills it; counters start at 0
 	}
 	have, err := entries(old, isPod)
 	if err != nil {

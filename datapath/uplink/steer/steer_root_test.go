@@ -212,7 +212,7 @@ func TestRootReplaced(t *testing.T) {
 			for range 10 {
 				n.config.Port = n.index(n.host, "port1")
 				if n.state().Complete {
-					t.Error("programs for another port are taken for right")
+					t.Error("programs for another port count as right")
 				}
 				n.ensure()
 				n.config.Port = real
@@ -228,14 +228,14 @@ func TestRootReplaced(t *testing.T) {
 	}
 }
 
-// Where the pins are lost the programs are attached anew, and the old ones go: nothing comes twice.
+// If the pins are lost the programs are attached again, and the old ones removed: nothing arrives twice.
 func TestRootPinsLost(t *testing.T) {
 	n := setup(t, TCX)
 	n.ensure()
 	first := n.config
 	n.config.Dir = bpffs(t)
 	if n.state().Complete {
-		t.Error("programs without a pin are taken for right")
+		t.Error("programs without a pin count as right")
 	}
 	n.ensure()
 	n.sync(Entry{mac(t, podMAC), 0})
@@ -246,7 +246,7 @@ func TestRootPinsLost(t *testing.T) {
 	n.config = first
 }
 
-// Programs are found and removed where nobody knows any more where they are pinned.
+// Programs are found and removed even if it is unknown where they are pinned.
 func TestRootRemoveWithoutPins(t *testing.T) {
 	n := setup(t, Any)
 	n.ensure()
@@ -267,7 +267,7 @@ func TestRootRemoveWithoutPins(t *testing.T) {
 	}
 }
 
-// What somebody takes away is seen, and mended.
+// External removals are detected and repaired.
 func TestRootTamperedWith(t *testing.T) {
 	n := setup(t, Any)
 	n.ensure()
@@ -297,7 +297,7 @@ func TestRootTamperedWith(t *testing.T) {
 	}
 }
 
-// A map that somebody has filled has room again when it is told which pods there are.
+// An externally filled map has room again after the next Sync.
 func TestRootFullMap(t *testing.T) {
 	n := setup(t, Any)
 	n.ensure()
@@ -322,14 +322,14 @@ func TestRootFullMap(t *testing.T) {
 	}
 }
 
-// A pinned map that another version made, or somebody else, is replaced, and the pods that can be read from it are
+// A pinned map that another version or another program created is replaced, and the pods that can be read from it are
 // kept: no pod is lost, and the host's packets pass.
 func TestRootMapOfAnotherVersion(t *testing.T) {
 	known := Entry{mac(t, podMAC), 0}
 	for _, c := range []struct {
 		name string
 		spec ebpf.MapSpec
-		// kept: the form of the entries is ours, and so the pods are known without being told again.
+		// kept: the entries have Fairlead's format, so the pods are known without another Sync.
 		kept bool
 	}{
 		{"without memory from the start", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most,
@@ -346,7 +346,7 @@ func TestRootMapOfAnotherVersion(t *testing.T) {
 			n.sync(known)
 			n.replaceMap(&c.spec, c.kept, known)
 			if n.state().Complete {
-				t.Error("a map of another form is taken for right")
+				t.Error("a map with another spec counts as right")
 			}
 			n.ensure()
 			pod := sent{from: "outside", src: outMAC, dst: podMAC}
@@ -413,7 +413,7 @@ func TestRootBesideOthers(t *testing.T) {
 	}
 }
 
-// The same of a program that was at tcx before ours.
+// The same for a program that was at tcx before Fairlead's.
 func TestRootBesideOtherPrograms(t *testing.T) {
 	n := setup(t, TCX)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0",

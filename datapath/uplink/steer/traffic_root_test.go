@@ -125,7 +125,7 @@ func transfer(from, to *nstest.NS, addr string) error {
 	}
 	got, err := io.Copy(io.Discard, conn)
 	if err == nil && got != size {
-		err = fmt.Errorf("%d of %d bytes came", got, size)
+		err = fmt.Errorf("%d of %d bytes arrived", got, size)
 	}
 	return errors.Join(err, <-sent)
 }
@@ -150,7 +150,7 @@ func TestRootOffloads(t *testing.T) {
 	})
 }
 
-// The host's VLAN interface and pods share a VLAN, with the tag in the frame and beside it.
+// The host's VLAN interface and pods share a VLAN, with the tag in the frame and stripped from it.
 func TestRootVLANsAndBonds(t *testing.T) {
 	ovstest.KernelOnly(t, "only the kernel in which that is tested is sure to have VLAN interfaces and bonds")
 	t.Run("VLAN", func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package vport removes what ovs-vswitchd has made of the kernel, without ovs-vswitchd: ports of the kernel's datapath,
-// the datapath itself, and the taps of the userspace one. It needs the kernel's openvswitch only.
+// Package vport removes what ovs-vswitchd has created in the kernel, without ovs-vswitchd: ports of the kernel's
+// datapath, the datapath itself, and the taps of the userspace one. It needs only the kernel module openvswitch.
 package vport
 
 import (
@@ -26,8 +26,8 @@ const (
 	genlHeaderLen    = 4
 )
 
-// Delete takes a device out of the kernel's datapath (OVS_VPORT_CMD_DEL), as "ovs-dpctl del-if" does. It needs no
-// ovs-vswitchd. "ip link set NIC nomaster" is refused by the kernel.
+// Delete removes a device from the kernel's datapath (OVS_VPORT_CMD_DEL), as "ovs-dpctl del-if" does. It needs no
+// ovs-vswitchd. The kernel refuses "ip link set NIC nomaster".
 func Delete(name string) error {
 	err := deleteByName("ovs_vport", ovsVportCmdDel, ovsVportAttrName, name)
 	if errors.Is(err, unix.ENODEV) {
@@ -39,7 +39,7 @@ func Delete(name string) error {
 	return nil
 }
 
-// deleteRenamed is Delete for a device that was renamed: the kernel then finds it by its number only.
+// deleteRenamed is Delete for a renamed device: the kernel then finds it only by its port number.
 func deleteRenamed(name string) error {
 	l, err := kernel.FindLink(name)
 	if err != nil || l == nil || l.Attrs().MasterIndex == 0 {
@@ -65,7 +65,7 @@ func deleteRenamed(name string) error {
 }
 
 // RemoveDatapath removes what is left of the datapath that all bridges share: of the kernel's, as "ovs-dpctl del-dp"
-// does, and of the userspace one. It is for a node without ovs-vswitchd, which would not recover from that.
+// does, and of the userspace one. Use it only on a node without ovs-vswitchd, which would not recover from that.
 func RemoveDatapath() error {
 	if err := removeKernelDatapath(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func deleteByName(family string, command uint8, attr int, name string) error {
 	return err
 }
 
-// genl sends a request to the kernel's openvswitch, and returns the answers with their headers.
+// genl sends a request to the kernel's openvswitch, and returns the replies with their headers.
 func genl(family string, command uint8, flags int, data []byte) ([][]byte, error) {
 	f, err := netlink.GenlFamilyGet(family)
 	if err != nil {
@@ -121,7 +121,7 @@ func Attached(l netlink.Link) (bool, error) {
 	return master.Type() == "openvswitch", nil
 }
 
-// RemoveDevice removes an interface that ovs-vswitchd has made, where no ovs-vswitchd does it.
+// RemoveDevice removes an interface that ovs-vswitchd has created, if no ovs-vswitchd does it.
 func RemoveDevice(name string) error {
 	l, err := kernel.FindLink(name)
 	if err != nil || l == nil {

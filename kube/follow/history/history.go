@@ -1,4 +1,4 @@
-// Package history recognises an API server whose etcd was restored from a backup. It keeps nothing on the node.
+// Package history detects an API server whose etcd was restored from a backup. It keeps nothing on the node.
 package history
 
 import (
@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// History tells a restored backup, also if its version has overtaken the one that was read before: the Node that had
-// changed last, of which kubelets make sure every few minutes, has an older version there. The zero value is ready to
-// use, by several goroutines.
+// History detects a restored backup, even if its version has overtaken the one that was read before: the Node that
+// changed last (kubelets change theirs every few minutes) has an older version there. The zero value is ready to use,
+// by several goroutines.
 type History struct {
 	mu sync.Mutex
-	// name and version are of the Node that has changed last, empty for none.
+	// name and version are those of the Node that has changed last, empty for none.
 	name, version string
 	// restored is how often a restored backup was found.
 	restored int

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// server answers each list with one Node of that version; none: with none. It does so after meanwhile.
+// server answers each list with one Node of that version, or with none if that is empty. It calls meanwhile first.
 type server struct {
 	metadata.Interface
 	metadata.Getter
@@ -38,7 +38,7 @@ func node(name, version string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
 }
 
-// A restored backup is recognised by an older version of the Node that had changed last, and by nothing else.
+// A restored backup is recognised only by an older version of the Node that had changed last.
 func TestBackupIsRecognised(t *testing.T) {
 	for _, c := range []struct {
 		what     string

@@ -14,7 +14,7 @@ const (
 )
 
 // FlowMod appends a flow mod up to its match (OpenFlow 1.5.1, 7.3.4.2): of a flow without timeouts and flags, of no
-// buffered packet. A deletion looks at no cookie, and at flows that lead anywhere.
+// buffered packet. A deletion matches any cookie, output port and group.
 func FlowMod(b []byte, xid uint32, cookie uint64, table, command uint8, priority uint16) []byte {
 	b = binary.BigEndian.AppendUint64(ofconn.Begin(b, msgFlowMod, xid), cookie)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, table, command, 0, 0, 0, 0)
@@ -25,7 +25,7 @@ func FlowMod(b []byte, xid uint32, cookie uint64, table, command uint8, priority
 // BeginMatch appends the head of a match, the length of which follows.
 func BeginMatch(b []byte) []byte { return append(b, 0, matchOXM, 0, 0) }
 
-// Field appends a field with its value (OpenFlow 1.5.1, 7.2.3.2), and the mask unless all of it counts.
+// Field appends a field with its value (OpenFlow 1.5.1, 7.2.3.2), and the mask unless the match is exact.
 func Field(b []byte, id uint32, value, mask []byte, exact bool) []byte {
 	head := byte(id << 1)
 	if exact {
@@ -37,7 +37,7 @@ func Field(b []byte, id uint32, value, mask []byte, exact bool) []byte {
 	return append(append(b, value...), mask...)
 }
 
-// Pad appends zeros: what starts there has a multiple of 8 bytes then.
+// Pad appends zeros so that what begins at start has a multiple of 8 bytes.
 func Pad(b []byte, start int) []byte {
 	for (len(b)-start)%8 != 0 {
 		b = append(b, 0)
@@ -45,11 +45,11 @@ func Pad(b []byte, start int) []byte {
 	return b
 }
 
-// BeginActions appends the head of the instruction to do the actions that follow, up to EndActions, which removes it if
-// there are none.
+// BeginActions appends the head of the instruction to apply the actions that follow, up to EndActions, which removes it
+// if there are none.
 func BeginActions(b []byte) []byte { return append(b, 0, instructionDo, 0, 0, 0, 0, 0, 0) }
 
-// EndActions ends what BeginActions has begun at start.
+// EndActions ends what BeginActions began at start.
 func EndActions(b []byte, start int) []byte {
 	if len(b) == start+8 {
 		return b[:start]
@@ -57,7 +57,7 @@ func EndActions(b []byte, start int) []byte {
 	return ofconn.Finish(b, start)
 }
 
-// GotoTable appends the instruction to go on in a table.
+// GotoTable appends the instruction to continue in a table.
 func GotoTable(b []byte, table uint8) []byte {
 	return append(b, 0, instructionGoto, 0, 8, table, 0, 0, 0)
 }

@@ -21,7 +21,7 @@ const (
 	statsPackets = 4
 )
 
-// ListFlows asks for all flows of all tables.
+// ListFlows returns the request for all flows of all tables.
 func ListFlows(xid uint32) ([]byte, error) {
 	body := openflow15.NewFlowStatsRequest()
 	body.TableId = openflow15.OFPTT_ALL
@@ -31,7 +31,7 @@ func ListFlows(xid uint32) ([]byte, error) {
 	return Append(nil, msg)
 }
 
-// ListedFlow is one flow as the switch lists it (OpenFlow 1.5.1, 7.3.5.2), cut into its parts and not read.
+// ListedFlow is one flow as the switch lists it (OpenFlow 1.5.1, 7.3.5.2), split into its parts but not decoded.
 type ListedFlow struct {
 	head, stats []byte
 	// Match is a struct ofp_match with its padding, Fields the fields in it.
@@ -51,22 +51,23 @@ func (f ListedFlow) Limited() bool { return binary.BigEndian.Uint64(f.head[8:]) 
 // Cookie is the flow's cookie.
 func (f ListedFlow) Cookie() uint64 { return binary.BigEndian.Uint64(f.head[16:]) }
 
-// AddTo adds to a digest all that makes the flow what it is: its statistics do not.
+// AddTo adds to a digest all that defines the flow, so not its statistics.
 func (f ListedFlow) AddTo(d *seen.Digest) { d.Add(f.head[4:], f.Match, f.Instructions) }
 
-// Packets is how many packets the flow has taken; 0 if its statistics do not say.
+// Packets returns how many packets the flow has matched; 0 if its statistics do not say.
 func (f ListedFlow) Packets() uint64 {
 	n, _ := f.statistic(statsPackets)
 	return n
 }
 
-// Idle is for how long the flow has taken none, or been there, in whole seconds; false if its statistics do not say.
+// Idle returns for how long the flow has matched none, or has existed, in whole seconds; false if its statistics do not
+// say.
 func (f ListedFlow) Idle() (idle time.Duration, said bool) {
 	n, said := f.statistic(statsIdle)
 	return time.Duration(n>>32) * time.Second, said // nanoseconds follow, which Open vSwitch has as 0
 }
 
-// statistic is one of 8 bytes.
+// statistic returns a statistic of 8 bytes.
 func (f ListedFlow) statistic(field byte) (value uint64, said bool) {
 	for rest := f.stats[min(4, len(f.stats)):]; len(rest) >= 4; {
 		n := 4 + int(rest[3])
@@ -81,7 +82,7 @@ func (f ListedFlow) statistic(field byte) (value uint64, said bool) {
 	return 0, false
 }
 
-// ReadFlows cuts one part of the list into flows.
+// ReadFlows splits one part of the list into flows.
 func ReadFlows(m ofconn.Message, yield func(ListedFlow)) error {
 	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartFlowDesc {
 		return fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)

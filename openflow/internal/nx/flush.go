@@ -16,7 +16,7 @@ const (
 	tupleSrc, tupleDst, tupleSrcPort, tupleDstPort = 0, 1, 2, 3
 )
 
-// Flush returns the message by which conntrack forgets the connections of a protocol and zone that clients have opened
+// Flush returns the message that deletes from conntrack the connections of a protocol and zone that clients have opened
 // to one address and that were translated to another (NXT_CT_FLUSH, since Open vSwitch 3.1).
 func Flush(xid uint32, zone uint16, protocol uint8, to, translated netip.AddrPort) []byte {
 	b := binary.BigEndian.AppendUint32(nil, vendor)
@@ -28,7 +28,7 @@ func Flush(xid uint32, zone uint16, protocol uint8, to, translated netip.AddrPor
 	return ofconn.Encode(msgExperimenter, xid, b)
 }
 
-// FlushOne returns the message by which conntrack forgets one connection of a protocol and zone, by the addresses of
+// FlushOne returns the message that deletes one connection of a protocol and zone from conntrack, by the addresses of
 // its first packet.
 func FlushOne(xid uint32, zone uint16, protocol uint8, from, to netip.AddrPort) []byte {
 	b := binary.BigEndian.AppendUint32(nil, vendor)
@@ -40,14 +40,14 @@ func FlushOne(xid uint32, zone uint16, protocol uint8, from, to netip.AddrPort) 
 	return ofconn.Encode(msgExperimenter, xid, b)
 }
 
-// tuple is properties in a property, the first of which is aligned; IPv4 addresses are mapped ones there.
+// tuple encodes nested properties, the first aligned; IPv4 addresses are IPv4-mapped there.
 func tuple(addr, port uint16, a netip.AddrPort) []byte {
 	to := a.Addr().As16()
 	return append(append(make([]byte, 4), property(addr, to[:])...), property(port, binary.BigEndian.AppendUint16(nil,
 		a.Port()))...)
 }
 
-// property is padded to 8 bytes; its length does not count that.
+// property is padded to 8 bytes; its length does not include the padding.
 func property(kind uint16, value []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, kind)
 	b = append(binary.BigEndian.AppendUint16(b, uint16(4+len(value))), value...)

@@ -25,7 +25,7 @@ const (
 	bucketWeight = 0 // property of a bucket
 	weight       = 100
 
-	ntrVendor       = 0x0000154d // of the property that says how a group selects
+	ntrVendor       = 0x0000154d // of the property with the selection method
 	ntrSelection    = 1
 	hash            = "hash"
 	datapathHash    = "dp_hash"
@@ -34,35 +34,34 @@ const (
 	oxmTCP, oxmUDP  = 0x80001a02, 0x80001e02 // and of tcp_src and udp_src
 )
 
-// MaxBuckets are as many as a group may have that fits into one message, which has at most 64 kB, also when the switch
-// lists it.
+// MaxBuckets is how many buckets fit into one message, of at most 64 kB, also when the switch lists the group.
 const MaxBuckets = 500
 
-// Group is a group of type select. Each of its buckets has the same weight.
+// Group is a group of type select. All buckets have the same weight.
 type Group struct {
 	ID      uint32
 	Hash    Hash
 	Buckets []Bucket
 }
 
-// Hash says how a group chooses. The zero value leaves it to the datapath, which goes on without ovs-vswitchd after the
-// first connections. Any other hashes the source's address and port, of each connection in ovs-vswitchd: then a Learn
-// sees each of them.
+// Hash says how a group chooses. The zero value leaves it to the datapath, which needs no ovs-vswitchd after the first
+// connections. Any other hashes the source address and port, for each connection in ovs-vswitchd: then a Learn sees
+// each of them.
 type Hash struct {
 	IPv6     bool
 	Protocol uint8 // IANA's number: TCP or UDP
 }
 
-// Bucket is one choice. Its actions are a set, of which Open vSwitch runs one that ends: a Conntrack must look the
-// packet up again itself. With Again, there is no Conntrack: the bucket's ID goes into reg4, and the packet to that
-// table.
+// Bucket is one choice. Its actions are an action set, of which Open vSwitch runs one final action: a Conntrack must
+// look the packet up again itself. With Again, there is no Conntrack: the bucket's ID goes to reg4, and the packet to
+// that table.
 type Bucket struct {
 	ID     uint32
 	Action Conntrack
 	Again  uint8
 }
 
-// Equal reports whether g and h are the same on the switch, whatever the order of their buckets.
+// Equal reports whether g and h are the same on the switch, regardless of the order of buckets.
 func (g Group) Equal(h Group) bool {
 	byID := func(a, b Bucket) int { return int(int64(a.ID) - int64(b.ID)) }
 	return g.ID == h.ID && g.Hash == h.Hash && (slices.Equal(g.Buckets, h.Buckets) || slices.Equal(
@@ -78,7 +77,7 @@ func (g Group) HashTo(h *maphash.Hash) {
 	}
 }
 
-// Add appends the message that makes the group.
+// Add appends the message that adds the group.
 func (g Group) Add(b []byte, xid uint32) []byte { return g.mod(b, xid, groupAdd) }
 
 // Modify appends the message that changes the group.
@@ -105,8 +104,8 @@ func (g Group) mod(b []byte, xid uint32, command uint16) []byte {
 	return ofconn.Finish(b, start)
 }
 
-// selection is how the group selects. The datapath hashes addresses and ports; a group that does not ask for it gets a
-// hash that leaves out the ports of UDP: all of a client's connections would go to one endpoint.
+// selection appends the selection method. The datapath hashes addresses and ports; the default hash omits UDP ports:
+// all of a client's connections would go to one endpoint.
 func (g Group) selection(b []byte) []byte {
 	if g.Hash == (Hash{}) {
 		return selection(b, datapathHash)
@@ -140,7 +139,7 @@ func (x Bucket) actions(b []byte) []byte {
 	return Resubmit(b, x.Again)
 }
 
-// selection appends the property that has a group select by a method, and by the hash of whole fields.
+// selection appends the property that makes a group select by a method and the hash of whole fields.
 func selection(b []byte, method string, of ...uint32) []byte {
 	start := len(b)
 	b = append(binary.BigEndian.AppendUint16(b, Experimenter), 0, 0)
@@ -159,7 +158,7 @@ func selection(b []byte, method string, of ...uint32) []byte {
 	return pad(b, start, len(b)-start)
 }
 
-// ListGroups asks for the description of all groups.
+// ListGroups returns the request for the descriptions of all groups.
 func ListGroups(xid uint32) []byte {
 	b := binary.BigEndian.AppendUint16(nil, multipartGroup)
 	b = append(b, make([]byte, 6)...) // flags, padding
@@ -170,7 +169,7 @@ func ListGroups(xid uint32) []byte {
 // Listed is one group as the switch lists it.
 type Listed struct {
 	Group
-	// Known: the group has nothing that a Group cannot say.
+	// Known: the group has nothing that a Group cannot express.
 	Known bool
 }
 
@@ -194,7 +193,7 @@ func ReadGroups(m ofconn.Message, yield func(Listed)) error {
 }
 
 // readGroup reads an ofp_group_desc: length (2), type (1), padding, ID (4), length of buckets (2), padding (6),
-// buckets, properties. Whatever it could not read shows when the group is written again.
+// buckets, properties. Anything that it could not read shows when the group is encoded again.
 func readGroup(b []byte) Listed {
 	l := Listed{Group: Group{ID: binary.BigEndian.Uint32(b[4:])}}
 	size := int(binary.BigEndian.Uint16(b[8:]))
@@ -202,7 +201,7 @@ func readGroup(b []byte) Listed {
 		return l
 	}
 	buckets, properties := b[groupDescLen:groupDescLen+size], b[groupDescLen+size:]
-	if len(buckets) >= 8 { // as many as there are if all have the length of the first
+	if len(buckets) >= 8 { // their number if all have the length of the first
 		l.Buckets = make([]Bucket, 0, len(buckets)/max(8, int(binary.BigEndian.Uint16(buckets))))
 	}
 	for len(buckets) >= 8 {

@@ -13,12 +13,12 @@ const (
 	setField = 25 // type of an action
 	reg4     = 0x0001_0804
 
-	// Parts of a learned flow: what is written to a field, and what the packet must have in one.
+	// Parts of a learned flow: what it writes to a field, and what it matches.
 	learnValue = 1 << 13
 	learnLoad  = 1 << 11
 )
 
-// Learn is the action learn, with which a packet adds a flow: all that come from the same source address to the same
+// Learn is the action learn, with which a packet adds a flow: packets from the same source address to the same
 // destination address and port, with Given in reg4, get Value there.
 type Learn struct {
 	Table    uint8
@@ -75,7 +75,7 @@ func (l Learn) Append(b []byte) []byte {
 	return finish(b, start)
 }
 
-// ReadLearn reads what follows type and length of an action; ok is false for all that is not a Learn.
+// ReadLearn reads what follows type and length of an action; ok is false if it is not a Learn.
 func ReadLearn(body []byte) (l Learn, ok bool) {
 	if len(body) != 116 {
 		return l, false

@@ -18,13 +18,12 @@ func MustIdentify(name string) (id uint32, width int) {
 	return uint32(h.Class)<<8 | uint32(h.Field), int(h.Length)
 }
 
-// FieldID is a field by its number and width, to libOpenflow.
+// FieldID returns libOpenflow's form of a field, by number and width.
 func FieldID(id uint32, width int) *openflow15.OxmId {
 	return openflow15.NewOxmId(uint16(id>>8), uint8(id), false, uint8(width), 0)
 }
 
-// Append appends an encoded message. libOpenflow panics on values that it cannot encode; here that is an error like any
-// other.
+// Append appends an encoded message. libOpenflow panics on values that it cannot encode; here that becomes an error.
 func Append(b []byte, msg util.Message) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -35,7 +34,7 @@ func Append(b []byte, msg util.Message) (out []byte, err error) {
 	return append(b, encoded...), err
 }
 
-// Extension is an action that is encoded already. It implements ofctrl.OFAction and openflow15.Action.
+// Extension is an already encoded action. It implements ofctrl.OFAction and openflow15.Action.
 type Extension []byte
 
 // GetActionMessage implements ofctrl.OFAction.
@@ -55,5 +54,5 @@ func (e Extension) Len() uint16 { return uint16(len(e)) }
 // MarshalBinary implements util.Message.
 func (e Extension) MarshalBinary() ([]byte, error) { return e, nil }
 
-// UnmarshalBinary implements util.Message, and is not used: what is read is decoded elsewhere.
+// UnmarshalBinary implements util.Message, and is not used: decoding is done elsewhere.
 func (Extension) UnmarshalBinary([]byte) error { return errors.ErrUnsupported }

@@ -1,5 +1,5 @@
-// Package nx encodes and decodes groups, bundles and the extensions of Open vSwitch to OpenFlow. Messages and actions
-// are appended to a buffer. Layouts are those of Open vSwitch's nicira-ext.h and of OpenFlow 1.5.1.
+// Package nx encodes and decodes groups, bundles and Open vSwitch's OpenFlow extensions. Messages and actions are
+// appended to a buffer. Layouts are those of Open vSwitch's nicira-ext.h and of OpenFlow 1.5.1.
 package nx
 
 import (
@@ -10,7 +10,7 @@ import (
 
 const (
 	vendor = 0x00002320
-	// Experimenter is the type of actions that are none of OpenFlow's own.
+	// Experimenter is the type of actions that are not OpenFlow's own.
 	Experimenter = 0xffff
 	subtypeCT    = 35
 	subtypeNAT   = 36
@@ -21,11 +21,11 @@ const (
 	inPort             = 0xfff8
 
 	ctCommit = 1
-	// NoTable is the Table of a Conntrack that does not look the packet up again.
+	// NoTable is the Table of a Conntrack without a further table lookup.
 	NoTable = 255
 )
 
-// How a NAT changes addresses: not at all, as the connection's entry says, or as it says itself.
+// How a NAT changes addresses: not at all, as in the connection's entry, or as given.
 const (
 	NATNone  = 0
 	NATApply = 1
@@ -36,10 +36,10 @@ const (
 // Conntrack is the action ct.
 type Conntrack struct {
 	Commit bool
-	// Zone is the zone, unless ZoneReg is set: then it is in the lower half of that register, by its number.
+	// Zone is the zone, unless ZoneReg is set: then it is in the lower half of the register of that number.
 	Zone    uint16
 	ZoneReg uint8
-	// Table is where the packet is looked up once more, with its connection's state and translated; or NoTable.
+	// Table is where the packet is looked up again, translated and with its connection state; or NoTable.
 	Table uint8
 	NAT   NAT
 	// Mark are bits that a Commit sets in the connection's mark; the others stay.
@@ -50,7 +50,7 @@ type Conntrack struct {
 type NAT struct {
 	Kind uint8
 	Addr netip.Addr
-	// First and Last are the range of ports; 0 for both: the ports stay.
+	// First and Last are the port range; 0 for both: ports are kept.
 	First, Last uint16
 }
 
@@ -103,7 +103,7 @@ const (
 	rangeFirst, rangeLast uint16 = 1 << 4, 1 << 5
 )
 
-// append writes ranges as Open vSwitch does when it lists them: the end only where it is not the start.
+// append writes ranges as Open vSwitch lists them: the end only if it differs from the start.
 func (n NAT) append(b []byte) []byte {
 	if n.Kind == NATNone {
 		return b
@@ -145,7 +145,7 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, sixteen[:]...)
 }
 
-// header appends the head of an action, whose length finish writes.
+// header appends the head of an action; finish writes its length.
 func header(b []byte, subtype uint16) []byte {
 	b = binary.BigEndian.AppendUint16(b, Experimenter)
 	b = binary.BigEndian.AppendUint32(append(b, 0, 0), vendor)
@@ -157,12 +157,12 @@ func starts(body []byte, subtype uint16) bool {
 	return binary.BigEndian.Uint32(body) == vendor && binary.BigEndian.Uint16(body[4:]) == subtype
 }
 
-// finish pads the action that starts there to 8 bytes and writes its length.
+// finish pads the action beginning at start to 8 bytes and writes its length.
 func finish(b []byte, start int) []byte {
 	return pad(b, start, (len(b)-start+7)&^7)
 }
 
-// pad writes the length of what starts there, and pads it to 8 bytes.
+// pad writes the length of what begins at start, and pads it to 8 bytes.
 func pad(b []byte, start, length int) []byte {
 	binary.BigEndian.PutUint16(b[start+2:], uint16(length))
 	for (len(b)-start)%8 != 0 {
@@ -171,8 +171,8 @@ func pad(b []byte, start, length int) []byte {
 	return b
 }
 
-// ReadConntrack reads what follows type and length of an action; ok is false for any other action, and for a ct with
-// more in it than Conntrack can say.
+// ReadConntrack reads what follows type and length of an action; ok is false for any other action, and for a ct that
+// Conntrack cannot fully express.
 func ReadConntrack(body []byte) (c Conntrack, ok bool) {
 	if len(body) < 20 || !starts(body, subtypeCT) {
 		return c, false
@@ -192,7 +192,7 @@ func ReadConntrack(body []byte) (c Conntrack, ok bool) {
 	return c, bytes.Equal(c.Append(again[:0])[4:], body)
 }
 
-// readNAT reads an action nat; what it has misread shows when it is written again.
+// readNAT reads an action nat; anything misread shows when it is encoded again.
 func readNAT(b []byte) (n NAT) {
 	if len(b) < 16 {
 		return n
@@ -256,7 +256,7 @@ func ReadResubmit(body []byte) (table uint8, ok bool) {
 // LargerBit is the bit of register 1 that CheckLarger writes.
 const LargerBit = 14
 
-// CheckLarger appends the action check_pkt_larger: whether a frame has more bytes becomes a bit of register 1.
+// CheckLarger appends the action check_pkt_larger: a bit of register 1 says whether a frame has more bytes.
 func CheckLarger(b []byte, size uint16) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(header(b, subtypeLarger), size)

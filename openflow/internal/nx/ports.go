@@ -15,13 +15,13 @@ const (
 	portNameLen       = 16
 )
 
-// Port is the configuration of a port, in which it has its name.
+// Port is a port's name and configuration.
 type Port struct {
 	Name  string
 	Flags uint32
 }
 
-// ListPorts asks for the descriptions of all ports (OpenFlow 1.5.1, 7.3.5.5).
+// ListPorts returns the request for the descriptions of all ports (OpenFlow 1.5.1, 7.3.5.5).
 func ListPorts(xid uint32) []byte {
 	body := binary.BigEndian.AppendUint16(nil, multipartPortDesc)
 	body = append(body, make([]byte, 6)...) // flags, padding

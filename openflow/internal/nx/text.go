@@ -47,7 +47,7 @@ func (l Learn) String() string {
 		protocol, l.Given, l.Value)
 }
 
-// text is the range of addresses and ports.
+// text returns the range of addresses and ports.
 func (n NAT) text() string {
 	text := n.Addr.String()
 	if n.First != 0 {

@@ -1,5 +1,5 @@
-// Package ofconn is an OpenFlow 1.5 connection to a switch: requests with their answers, and signs of life. What is in
-// the messages is package openflow's.
+// Package ofconn is an OpenFlow 1.5 connection to a switch: requests with their replies, and keepalives. The content of
+// messages is package openflow's.
 package ofconn
 
 import (
@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// ProbeAfter is how long the switch may be silent before it is asked for a sign of life, and LostAfter how long
-	// before it is given up. A stopped ovs-vswitchd keeps its sockets open, and so does one that has lost
-	// ovsdb-server, so nothing else would tell.
+	// ProbeAfter is how long the switch may be silent before it gets an echo request, and LostAfter how long before the
+	// connection counts as lost. A stopped ovs-vswitchd keeps its sockets open, and so does one that has lost
+	// ovsdb-server, so nothing else would show it.
 	ProbeAfter = 2 * time.Second
 	LostAfter  = 5 * time.Second
 )
@@ -53,7 +53,7 @@ type Message struct {
 	Version uint8
 	// Kind is the type: Error, or another of the specification.
 	Kind uint8
-	// XID is that of the request.
+	// XID is the request's transaction ID.
 	XID uint32
 	// Body is what follows the header.
 	Body []byte
@@ -80,22 +80,22 @@ func Encode(kind uint8, xid uint32, body []byte) []byte {
 	return Finish(append(Begin(make([]byte, 0, HeaderLen+len(body)), kind, xid), body...), 0)
 }
 
-// Begin appends the header of a message. What its body is has been appended when Finish is called.
+// Begin appends the header of a message. Append the body, then call Finish.
 func Begin(b []byte, kind uint8, xid uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(b, Version, kind, 0, 0), xid)
 }
 
-// Finish writes the length of the message that starts there and ends b.
+// Finish writes the length of the message from start to the end of b.
 func Finish(b []byte, start int) []byte {
 	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
 	return b
 }
 
-// Conn is an OpenFlow 1.5 connection that knows which answer belongs to which request.
+// Conn is an OpenFlow 1.5 connection that matches replies to requests.
 type Conn struct {
 	sock   net.Conn
 	log    logr.Logger
-	done   chan struct{} // closed when the connection is over
+	done   chan struct{} // closed when the connection ends
 	opened time.Time
 	heard  atomic.Int64 // the last message, in nanoseconds since opened: the machine's clock may be set
 	echo   chan Message // echo requests to answer
@@ -103,21 +103,21 @@ type Conn struct {
 	writing sync.Mutex // held while writing to sock
 
 	mu      sync.Mutex // guards what follows
-	err     error      // why the connection is over
+	err     error      // why the connection has ended
 	nextXID uint32
 	pending *exchange // nil if no call of Ask waits
 	packets func(Message)
 }
 
-// exchange is a block of requests and the answers to them.
+// exchange is a block of requests and their replies.
 type exchange struct {
 	first   uint32 // transaction ID of the first request
-	barrier uint32 // and of the barrier request behind the last
+	barrier uint32 // and of the barrier request after the last
 	answers []Message
 	done    chan struct{} // closed by the barrier's reply
 }
 
-// Open connects to the socket and agrees on OpenFlow 1.5.
+// Open connects to the socket and negotiates OpenFlow 1.5.
 func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
 	sock, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -142,8 +142,8 @@ func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
 	return c, nil
 }
 
-// greet exchanges hellos. What the switch offers is its version field, if it
-// is 1.5 or later: it then takes 1.5, the only version that ours offers.
+// greet exchanges hellos. The switch's version field must be 1.5 or later: it then uses 1.5, the only version offered
+// to it.
 func (c *Conn) greet(r io.Reader) error {
 	// An element with the bitmap of versions (OpenFlow 1.5.1, 7.5.1).
 	versions := []byte{0, 1, 0, 8, 0, 0, 0, 1 << Version}
@@ -157,7 +157,7 @@ func (c *Conn) greet(r io.Reader) error {
 	case m.Kind == Error:
 		return fmt.Errorf("the switch rejected the connection: OpenFlow error %x", m.Body)
 	case m.Kind != hello:
-		return fmt.Errorf("the switch does not speak OpenFlow: its first message has type %d", m.Kind)
+		return fmt.Errorf("the switch does not use OpenFlow: its first message has type %d", m.Kind)
 	case m.Version < Version:
 		return fmt.Errorf("the switch offers OpenFlow version %d, but 6 (1.5) is needed: "+
 			"clear the bridge's protocols column in OVSDB", m.Version)
@@ -165,7 +165,7 @@ func (c *Conn) greet(r io.Reader) error {
 	return nil
 }
 
-// Reserve returns the first of n transaction IDs that nothing else will use.
+// Reserve returns the first of n transaction IDs that nothing else uses.
 func (c *Conn) Reserve(n int) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *Conn) Reserve(n int) uint32 {
 	return first
 }
 
-// AskOne is Ask for one request. The transaction ID behind its own must be reserved too.
+// AskOne is Ask for one request. The transaction ID after its own must be reserved too.
 func (c *Conn) AskOne(ctx context.Context, xid uint32, request []byte) ([]Message, error) {
 	return c.Ask(ctx, xid, xid+1, slices.Values([][]byte{request}))
 }
@@ -182,10 +182,10 @@ func (c *Conn) AskOne(ctx context.Context, xid uint32, request []byte) ([]Messag
 // batch is how much is written to the switch at once.
 const batch = 1 << 16
 
-// Ask sends requests and returns all answers to them. Their transaction IDs are from first to before barrier, which
-// must be reserved too: the switch answers that when it is done with everything before, so every error has come by
-// then. A request is not looked at any more when the next is asked for: one buffer is enough for all, and the switch
-// works on the first while others are made. One call at a time.
+// Ask sends requests and returns all replies. Their transaction IDs are from first to before barrier, which must be
+// reserved too: the switch replies to the barrier when it has processed everything before, so every error has arrived
+// by then. A request is no longer used when the next is requested: one buffer is enough for all, and the switch
+// processes the first while others are encoded. One call at a time.
 func (c *Conn) Ask(ctx context.Context, first, barrier uint32, requests iter.Seq[[]byte]) ([]Message, error) {
 	x := &exchange{first: first, barrier: barrier, done: make(chan struct{})}
 	c.await(x)
@@ -221,14 +221,14 @@ func (c *Conn) await(x *exchange) {
 	c.pending = x
 }
 
-// Packets has f called, by one goroutine, with each packet that the switch sends. f must not wait.
+// Packets has f called, from one goroutine, with each packet that the switch sends. f must not block.
 func (c *Conn) Packets(f func(Message)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.packets = f
 }
 
-// deliver hands m to the exchange that it belongs to. Late and unsolicited answers belong to none.
+// deliver hands m to the exchange that it belongs to. Late and unsolicited replies belong to none.
 func (c *Conn) deliver(m Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +250,8 @@ func (c *Conn) deliver(m Message) {
 	x.answers = append(x.answers, m)
 }
 
-// write sends whole messages. It does not outlast a switch that has stopped reading; after a part of a message
-// nothing can follow, so any error ends the connection.
+// write sends whole messages. It gives up on a switch that has stopped reading; nothing can follow a partial message,
+// so any error ends the connection.
 func (c *Conn) write(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -264,7 +264,7 @@ func (c *Conn) write(b []byte) error {
 	return nil
 }
 
-// read takes in messages until the connection is over.
+// read receives messages until the connection ends.
 func (c *Conn) read(r io.Reader) {
 	for {
 		m, err := Read(r)
@@ -281,7 +281,7 @@ func (c *Conn) read(r io.Reader) {
 		case echoRequest:
 			select {
 			case c.echo <- m:
-			default: // one is enough to show that we live
+			default: // one is enough to show that this end is alive
 			}
 		default:
 			c.deliver(m)
@@ -307,13 +307,13 @@ func Read(r io.Reader) (Message, error) {
 	return m, nil
 }
 
-// askAgain is how long after the switch was asked for a sign of life it is looked at again: its answer, which comes at
-// once, is ProbeAfter old then.
+// askAgain is the time from an echo request to the next check: the reply, which arrives at once, is ProbeAfter old
+// then.
 const askAgain = ProbeAfter + ProbeAfter/8
 
-// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long,
-// and was asked for a sign of life since: a process that stood still has not heard anything either. It wakes up when
-// that can be, no sooner: an agent at rest has hardly anything else to do.
+// watch answers the switch's echo requests and ends the connection when the switch has been silent for too long, and
+// was sent an echo request since: a process that was suspended has not received anything either. It wakes up no sooner
+// than necessary: an idle agent has hardly anything else to do.
 func (c *Conn) watch() {
 	look := time.NewTimer(ProbeAfter)
 	defer look.Stop()
@@ -345,10 +345,10 @@ func (c *Conn) watch() {
 	}
 }
 
-// ErrClosed is the reason of a connection that Close has ended.
+// ErrClosed is the reason if Close has ended the connection.
 var ErrClosed = errors.New("the connection was closed")
 
-// fail ends the connection and returns the reason of its end, which is the first one given.
+// fail ends the connection and returns the reason, which is the first one given.
 func (c *Conn) fail(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -363,13 +363,13 @@ func (c *Conn) fail(err error) error {
 	return c.err
 }
 
-// Done is closed when the connection is over.
+// Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Close ends the connection.
 func (c *Conn) Close() { _ = c.fail(ErrClosed) }
 
-// Reason is why the connection is over, nil while it is not.
+// Reason returns why the connection has ended, nil while it has not.
 func (c *Conn) Reason() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// A switch that answers is asked for a sign of life once each askAgain, and one that is silent given up at LostAfter.
+// A switch that answers gets an echo request once per askAgain, and the connection to a silent one ends at LostAfter.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -29,7 +29,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		if most := int(time.Minute/askAgain) + 3; asks > most {
-			t.Errorf("in a minute, and until it was given up, the switch was asked %d times, want at most %d", asks, most)
+			t.Errorf("in a minute, and until the connection ended, the switch got %d echo requests, want at most %d", asks, most)
 		}
 		if silent := time.Since(answered); silent != LostAfter {
 			t.Errorf("given up after %s of silence, want %s", silent, LostAfter)

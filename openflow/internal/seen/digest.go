@@ -2,8 +2,8 @@ package seen
 
 import "hash/maphash"
 
-// Digest is that of a list of parts, whatever their order. Two lists with the same one are the same, as far as 64 bits
-// can tell.
+// Digest is the digest of a list of parts, regardless of order. Two lists with the same digest are the same, as far as
+// 64 bits can tell.
 type Digest struct {
 	hash  maphash.Hash
 	sum   uint64
@@ -17,9 +17,9 @@ func (d *Digest) Anew() *Digest {
 	return e
 }
 
-// Add adds a part, which is given in pieces.
+// Add adds a part, given in pieces.
 func (d *Digest) Add(pieces ...[]byte) {
-	d.hash.Reset() // but for its seed
+	d.hash.Reset() // keeps its seed
 	for _, piece := range pieces {
 		d.hash.Write(piece)
 	}
@@ -27,5 +27,5 @@ func (d *Digest) Add(pieces ...[]byte) {
 	d.parts++
 }
 
-// Equal reports whether d and e, of which one was made anew from the other, are of the same parts.
+// Equal reports whether d and e, one created by the other's Anew, are of the same parts.
 func (d *Digest) Equal(e *Digest) bool { return d.sum == e.sum && d.parts == e.parts }

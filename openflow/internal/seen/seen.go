@@ -1,10 +1,10 @@
-// Package seen keeps track of which parts of things that shall be there were found in a list, without keeping either.
+// Package seen tracks which parts of expected things were found in a list, without keeping either.
 package seen
 
 import "hash/maphash"
 
-// Set are the parts that are expected, by hashes of 64 bits. Each Set has a seed of its own: two that are taken for
-// one, which one list in 10^11 of 10,000 may have, are not in the next.
+// Set is the expected parts, by 64-bit hashes. Each Set has its own seed: parts that collide, which happens in one of
+// 10^11 lists of 10,000, do not collide in the next.
 type Set struct {
 	h     maphash.Hash
 	parts map[uint64]part
@@ -15,14 +15,14 @@ type part struct {
 	seen bool
 }
 
-// New returns a Set with room for so many parts.
+// New returns a Set with room for size parts.
 func New(size int) *Set { return &Set{parts: make(map[uint64]part, size)} }
 
-// Part writes to h what a part is: all that tells it from others.
+// Part writes to h all that distinguishes a part from others.
 type Part func(h *maphash.Hash)
 
 func (s *Set) hash(p Part) uint64 {
-	s.h.Reset() // but for its seed
+	s.h.Reset() // keeps its seed
 	p(&s.h)
 	return s.h.Sum64()
 }
@@ -30,7 +30,7 @@ func (s *Set) hash(p Part) uint64 {
 // Expect adds a part of a thing.
 func (s *Set) Expect(p Part, of uint32) { s.parts[s.hash(p)] = part{of: of} }
 
-// See reports whether the part is expected, and notes that it is there.
+// See reports whether the part is expected, and records that it was seen.
 func (s *Set) See(p Part) bool {
 	hash := s.hash(p)
 	of, expected := s.parts[hash]
@@ -43,7 +43,7 @@ func (s *Set) See(p Part) bool {
 // Seen reports whether See was called with the part.
 func (s *Set) Seen(p Part) bool { return s.parts[s.hash(p)].seen }
 
-// Incomplete are the things of which a part was not seen.
+// Incomplete returns the things of which a part was not seen.
 func (s *Set) Incomplete() map[uint32]struct{} {
 	out := map[uint32]struct{}{}
 	for _, p := range s.parts {

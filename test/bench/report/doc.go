@@ -1,4 +1,4 @@
-// Package report is where benchmarks put what they measured. A benchmark measures ours and a peer by turns, and calls
+// Package report stores the results of benchmarks. A benchmark measures Fairlead and a peer alternately, and calls
 //
 //	report.Add(b, report.Result{Group: "CNI", Name: "ADD, one at a time", Unit: "ms", Ours: ours, Peer: theirs,
 //		Against: "bridge + host-local", Target: report.AtMost(0.6)})
@@ -9,6 +9,6 @@
 //		Lines: []report.Line{{Name: "RSS", Points: points}}})
 //
 // for each plot. Both go to out/bench/results.json of the working copy, or to that file in the directory that
-// FAIRLEAD_BENCH_OUT names: a name that is there already is replaced, so any benchmark may run again by itself.
-// Nothing fails by a number. "go run ./test/bench/table" prints the table and draws the plots beside that file.
+// FAIRLEAD_BENCH_OUT names: an existing name is replaced, so any benchmark may be run again alone. No number is a
+// failure. "go run ./test/bench/table" prints the table and draws the plots beside that file.
 package report

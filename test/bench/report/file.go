@@ -31,7 +31,7 @@ func Dir() (string, error) {
 			return filepath.Join(dir, "out", "bench"), nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("no go.mod above here: FAIRLEAD_BENCH_OUT=DIR says where results go")
+			return "", errors.New("no go.mod in this directory or above: set FAIRLEAD_BENCH_OUT=DIR")
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -120,7 +120,7 @@ func newRow(r Result) (Row, error) {
 		return row, fmt.Errorf("no samples")
 	}
 	if r.Peer != nil && len(r.Peer) != len(r.Ours) {
-		return row, fmt.Errorf("%d samples of ours and %d of the peer: they are taken by turns", len(r.Ours), len(r.Peer))
+		return row, fmt.Errorf("%d samples of ours and %d of the peer: they must alternate", len(r.Ours), len(r.Peer))
 	}
 	row.OursSummary = summarize(r.Ours)
 	if r.Peer != nil {

@@ -46,7 +46,7 @@ func TestWhatCounts(t *testing.T) {
 		}
 	}
 	if _, err := newRow(Result{Ours: []float64{1, 2}, Peer: []float64{1}}); err == nil {
-		t.Error("samples that were not taken by turns are compared")
+		t.Error("samples that were not taken alternately are compared")
 	}
 	if _, err := newRow(Result{}); err == nil {
 		t.Error("no samples give a row")

@@ -32,7 +32,7 @@ func run() error {
 		return err
 	}
 	if len(all.Rows)+len(all.Curves) == 0 {
-		return fmt.Errorf("no results in %s: make bench makes some", dir)
+		return fmt.Errorf("no results in %s: run make bench", dir)
 	}
 	drawings := map[string]string{"ratios": all.Ratios()}
 	notAName := regexp.MustCompile(`[^a-z0-9]+`)

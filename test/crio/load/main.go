@@ -1,7 +1,7 @@
 // Command load copies the images of an archive to the storage that CRI-O has by default, under their names in the
 // archive: one of "docker save", or one with an OCI image layout whose index names them for containerd. A name without
-// a registry is one of localhost there, as with podman. The archive is a file, on standard input, so that it need not
-// have a path on the node where this runs.
+// a registry gets the registry localhost there, as with podman. The archive is a file, on standard input, so that it
+// need not have a path on the node where this runs.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // Command generate runs the cases of NetworkPolicies that cyclonus generates in the cluster of the environment's
-// kubeconfig: each connection between nine pods is tried, and compared with what cyclonus' matcher says of it. It is
-// "cyclonus generate" with three differences. A pod tries its connections in one go, by the program worker in its
-// image: one by one they are 324 of kubectl exec in each step. A step is tried once. And a pod must always reach
-// itself, which cyclonus can only ignore.
+// kubeconfig: each connection between nine pods is tried, and compared with the verdict of cyclonus' matcher. It is
+// "cyclonus generate" with three differences. A pod tries its connections all at once, with the program worker in its
+// image: one by one they would be 324 calls of kubectl exec in each step. A step is tried once. And a pod must always
+// reach itself, which cyclonus can only ignore.
 package main
 
 import (
@@ -81,7 +81,7 @@ type bed struct {
 func (b bed) run(only *regexp.Regexp, report *json.Encoder) (err error) {
 	for _, n := range namespaces() {
 		if _, err := b.cluster.GetNamespace(n); err == nil {
-			return fmt.Errorf("there is a namespace %s: the cases need x, y and z for themselves", n)
+			return fmt.Errorf("namespace %s exists already: the cases create x, y and z", n)
 		}
 		defer func() { err = errors.Join(err, b.cluster.DeleteNamespace(n)) }()
 	}

@@ -61,7 +61,7 @@ func Open(name string) (*Bed, error) {
 	b := &Bed{dir: dirOf(name)}
 	data, err := os.ReadFile(b.path("bed.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s (e2e up makes one)", ErrNotUp, b.dir)
+		return nil, fmt.Errorf("%w in %s (e2e up creates one)", ErrNotUp, b.dir)
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &b.spec)
@@ -152,7 +152,7 @@ func (b *Bed) node(name string) (host.Host, int, error) {
 			return b.Host(name), i + 1, nil
 		}
 	}
-	return host.Host{}, 0, fmt.Errorf("the bed has no node %q: there are %v", name, b.Nodes())
+	return host.Host{}, 0, fmt.Errorf("the bed has no node %q: its nodes are %v", name, b.Nodes())
 }
 
 // Plane is the control plane, whose components can be stopped, stalled and started with other flags.

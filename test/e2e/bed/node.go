@@ -225,7 +225,7 @@ func (b *Bed) awaitNodes(ctx context.Context) error {
 			delete(missing, n.Name)
 		}
 		if len(missing) > 0 {
-			return fmt.Errorf("no kubelet has registered %v", slices.Sorted(maps.Keys(missing)))
+			return fmt.Errorf("kubelet has not registered %v", slices.Sorted(maps.Keys(missing)))
 		}
 		return nil
 	})

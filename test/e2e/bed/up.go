@@ -64,9 +64,9 @@ func (b *Bed) clear(ctx context.Context, o Options) error {
 		return err
 	}
 	if !o.Replace {
-		return fmt.Errorf("a bed is up in %s: e2e down takes it away, another name makes a second one", b.dir)
+		return fmt.Errorf("a bed is up in %s: e2e down removes it, another name creates a second one", b.dir)
 	}
-	o.Progress("taking away the bed that was left in " + b.dir)
+	o.Progress("removing the bed that was left in " + b.dir)
 	return host.RemovePlace(ctx, b.dir)
 }
 
@@ -163,7 +163,7 @@ var programsOf = map[string][]program{
 // preflight fails on a machine that cannot run a bed, with the remedy.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
-		return errors.New("a bed makes namespaces, which only root may: run it with sudo")
+		return errors.New("a bed creates namespaces, which needs root: run it with sudo")
 	}
 	var missing, packages []string
 	for _, p := range slices.Concat(programs, programsOf[o.Runtime]) {
@@ -249,7 +249,7 @@ func (b *Bed) makeTool(ctx context.Context) error {
 		err = b.buildTool(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("making %s: %w", toolName, err)
+		return fmt.Errorf("building %s: %w", toolName, err)
 	}
 	return ociimage.Write(b.testImage(), ociimage.Image{Names: []string{TestImage}, Entrypoint: []string{"/" + toolName},
 		Files: []ociimage.File{{Path: "/" + toolName, From: b.spec.Tool}}})

@@ -15,7 +15,7 @@ import (
 func getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get URL...",
-		Short: "Print what URLs answer; one that does not answer 200 is an error",
+		Short: "Print the responses of URLs; a status other than 200 is an error",
 		Args:  cobra.MinimumNArgs(1),
 	}
 	timeout := timeoutFlag(cmd)
@@ -51,7 +51,7 @@ func get(out io.Writer, client *http.Client, url string) error {
 func askCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ask HOST:PORT TEXT",
-		Short: "Send a UDP datagram and print the answer; asks again each second, as a DNS client does",
+		Short: "Send a UDP datagram and print the reply; retries every second, as a DNS client does",
 		Args:  cobra.ExactArgs(2),
 	}
 	timeout := timeoutFlag(cmd)

@@ -29,7 +29,7 @@ func main() {
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "e2e-tool",
-		Short:         "What pods of the end-to-end tests run; without a command it waits, as a pause container does",
+		Short:         "The program in pods of the end-to-end tests; without a command it waits, as a pause container does",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -85,5 +85,5 @@ func showCommand() *cobra.Command {
 
 // timeoutFlag is the clients' flag --timeout.
 func timeoutFlag(cmd *cobra.Command) *time.Duration {
-	return cmd.Flags().Duration("timeout", 3*time.Second, "how long an answer may take")
+	return cmd.Flags().Duration("timeout", 3*time.Second, "timeout of a reply")
 }

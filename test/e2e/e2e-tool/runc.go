@@ -19,7 +19,7 @@ import (
 func runcCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                "runc ARG...",
-		Short:              "Run runc, without what cannot be set; started by the container runtime",
+		Short:              "Run runc without unsupported settings; started by the container runtime",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE:               func(_ *cobra.Command, args []string) error { return runc(args) },

@@ -17,7 +17,7 @@ func serveCommand() *cobra.Command {
 	var tcp, udp string
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Answer HTTP with this pod's name and both addresses, and every UDP datagram with the name and itself",
+		Short: "Answer HTTP with this pod's name and both addresses, and every UDP datagram with the name and the datagram",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, err := os.Hostname()

@@ -82,7 +82,7 @@ func (c functions) apply(t *testing.T, file string) {
 func (c functions) doctor(t *testing.T) {
 	cluster.Eventually(t, func() error {
 		out, err := c.Kubectl(t.Context(), "-n", "kube-system", "exec", "ds/fairlead-agent", "--", "fairleadctl", "doctor")
-		if err != nil || strings.Contains(strings.Replace(out, "unknown: reach, of other nodes: their agents are asked", "", 1), "unknown") {
+		if err != nil || strings.Contains(strings.Replace(out, "unknown: reach, of other nodes: their agents are queried", "", 1), "unknown") {
 			err = fmt.Errorf("%w\n%s", err, out)
 		}
 		return err

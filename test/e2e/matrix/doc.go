@@ -1,4 +1,4 @@
 // Package matrix runs traffic in a cluster while a component fails, and reports what was lost: each path from one
 // network namespace to another carries a stream of one flow, a stream in which each datagram starts a flow, and HTTP
-// requests, each over a connection of its own.
+// requests, each over its own connection.
 package matrix

@@ -235,7 +235,7 @@ func leftOut(out string, err error, says string) error {
 	const warning = 3
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != warning || !strings.Contains(out, says) ||
-		!strings.Contains(out, stale+" of IPPool vlan10, Pod default/gone: the Pod does not exist any more") {
+		!strings.Contains(out, stale+" of IPPool vlan10, Pod default/gone: the Pod no longer exists") {
 		return fmt.Errorf("want exit code %d and %q: %w\n%s", warning, says, err, out)
 	}
 	return nil

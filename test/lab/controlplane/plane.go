@@ -298,7 +298,7 @@ func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Par
 	}
 	_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return errors.New("it has not made the ServiceAccount default/default yet")
+		return errors.New("it has not created the ServiceAccount default/default yet")
 	}
 	return err
 }

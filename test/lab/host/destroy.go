@@ -33,7 +33,7 @@ func (h Host) unmount() error {
 	for _, p := range slices.Concat(ownProcesses[:], pinned[:]) {
 		err := unix.Unmount(h.pin(p.file), unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("letting go of the %s namespace of host %s: %w", p.file, h.Name, err)
+			return fmt.Errorf("releasing the %s namespace of host %s: %w", p.file, h.Name, err)
 		}
 		if err := os.Remove(h.pin(p.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -98,7 +98,7 @@ func (h Host) RemoveNetns(file string) error {
 				break
 			}
 			if err != nil {
-				return fmt.Errorf("letting go of network namespace %s: %w", file, err)
+				return fmt.Errorf("releasing network namespace %s: %w", file, err)
 			}
 		}
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -33,7 +33,7 @@ func parseMountinfo(text string) ([]Mount, error) {
 		before, after, ok := strings.Cut(line, " - ")
 		head, tail := strings.Fields(before), strings.Fields(after)
 		if !ok || len(head) < 6 || len(tail) < 2 {
-			return nil, fmt.Errorf("mountinfo line %q is not of the known form", line)
+			return nil, fmt.Errorf("mountinfo line %q has an unknown format", line)
 		}
 		mounts = append(mounts, Mount{Target: unescape(head[4]), Type: tail[0], Source: unescape(tail[1])})
 	}

@@ -43,7 +43,7 @@ func (p Process) PID() int {
 // Start starts argv on the host, with its output in the log. It is an error if it runs already.
 func (p Process) Start(argv ...string) error {
 	if pid := p.PID(); pid != 0 {
-		return fmt.Errorf("%s on %s runs already (pid %d)", p.Name, p.Host.Name, pid)
+		return fmt.Errorf("%s on %s is already running (pid %d)", p.Name, p.Host.Name, pid)
 	}
 	if err := p.start(argv); err != nil {
 		return fmt.Errorf("starting %s on %s: %w", p.Name, p.Host.Name, err)

@@ -68,7 +68,7 @@ func (l *Lab) AgentStart(ctx context.Context, node string) error {
 		return err
 	}
 	if pid := pidIn(h, agentPID); pid != 0 {
-		return fmt.Errorf("the agent of %s runs already (pid %d)", node, pid)
+		return fmt.Errorf("the agent of %s is already running (pid %d)", node, pid)
 	}
 	log, err := os.OpenFile(l.agentLog(h), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -99,7 +99,7 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	if s := state(); !s.Ready || s.PID == 0 || s.Exit != nil {
 		t.Errorf("after up: %+v", s)
 	}
-	if err := l.AgentStart(t.Context(), "node1"); err == nil || !strings.Contains(err.Error(), "runs already") {
+	if err := l.AgentStart(t.Context(), "node1"); err == nil || !strings.Contains(err.Error(), "is already running") {
 		t.Errorf("a second agent: %v", err)
 	}
 	serving := func() { // an agent may be ready a moment before it answers the runtime

@@ -174,7 +174,7 @@ func (l *Lab) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	}
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return nil, errors.New("the stored manifest of " + name + " is no Pod")
+		return nil, errors.New("the stored manifest of " + name + " is not a Pod")
 	}
 	return pod, nil
 }

@@ -36,11 +36,11 @@ func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, e
 	}
 	back := slices.Contains(l.crashSteps(true), step)
 	if !back && !slices.Contains(l.crashSteps(false), step) {
-		return "", fmt.Errorf("%q is no step of an attach (%s) nor of the way back (%s)", step,
+		return "", fmt.Errorf("%q is not a step of an attach (%s) or of a restore (%s)", step,
 			strings.Join(l.crashSteps(false), ", "), strings.Join(l.crashSteps(true), ", "))
 	}
 	if l.spec.Mode != underlay.Bridge {
-		return "", fmt.Errorf("the agents of this lab attach no uplink: lab up --mode %s makes one where they do", underlay.Bridge)
+		return "", fmt.Errorf("the agents of this lab attach no uplink: lab up --mode %s creates one where they do", underlay.Bridge)
 	}
 	if err := l.beforeCrash(ctx, node, back); err != nil {
 		return "", fmt.Errorf("getting %s to where %q can come: %w", node, step, err)
@@ -131,7 +131,7 @@ func awaitStep(ctx context.Context, watch *fsnotify.Watcher, h host.Host, order 
 		case err := <-watch.Errors:
 			return "", err
 		case err := <-ended:
-			return "", fmt.Errorf("it came to its end, %v, and the journal has said no such step", orWell(err))
+			return "", fmt.Errorf("it ended, %v, and the journal never had this step", orWell(err))
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}

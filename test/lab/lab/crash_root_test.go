@@ -18,7 +18,7 @@ func TestRootCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.AgentCrash(t.Context(), "node1", "fly"); err == nil || !strings.Contains(err.Error(), "is no step") {
+	if _, err := l.AgentCrash(t.Context(), "node1", "fly"); err == nil || !strings.Contains(err.Error(), "is not a step") {
 		t.Errorf("a step that does not exist: %v", err)
 	}
 	for _, step := range []string{"bridge", "undo bridge", "port"} {

@@ -45,7 +45,7 @@ func kubeProgram(ctx context.Context, o Options) (string, error) {
 // Plane is the control plane of a lab with Kubernetes.
 func (l *Lab) Plane() (controlplane.Plane, error) {
 	if l.spec.Cluster != Kube {
-		return controlplane.Plane{}, fmt.Errorf("the lab in %s has no Kubernetes: lab up --cluster %s makes one that has",
+		return controlplane.Plane{}, fmt.Errorf("the lab in %s has no Kubernetes: lab up --cluster %s creates one that has",
 			l.dir, Kube)
 	}
 	p := controlplane.Plane{Host: host.At(l.path("hosts"), underlay.ControlPlane), Program: l.spec.Kube,

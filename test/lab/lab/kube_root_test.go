@@ -211,7 +211,7 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 	}
 	for _, part := range controlplane.Parts() {
 		before := p.PID(part)
-		if err := p.Start(t.Context(), part, nil); err == nil || !strings.Contains(err.Error(), "runs already") {
+		if err := p.Start(t.Context(), part, nil); err == nil || !strings.Contains(err.Error(), "is already running") {
 			t.Errorf("%s, a second start: %v", part, err)
 		}
 		if err := p.Pause(part); err != nil {

@@ -84,9 +84,9 @@ func Open(dir string) (*Lab, error) {
 	data, err := os.ReadFile(l.path("lab.json"))
 	if errors.Is(err, os.ErrNotExist) {
 		if mounted, _ := host.IsPlace(dir); mounted {
-			return nil, fmt.Errorf("the lab in %s is not complete, or on its way up (if it is not: lab down, then lab up)", dir)
+			return nil, fmt.Errorf("the lab in %s is incomplete, or still starting (if it is not: lab down, then lab up)", dir)
 		}
-		return nil, fmt.Errorf("%w in %s (lab up makes one)", ErrNotUp, dir)
+		return nil, fmt.Errorf("%w in %s (lab up creates one)", ErrNotUp, dir)
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &l.spec)
@@ -148,7 +148,7 @@ func (l *Lab) Host(name string) (host.Host, error) {
 	if slices.Contains(l.Nodes(), name) || slices.Contains(others, name) {
 		return host.At(l.path("hosts"), name), nil
 	}
-	return host.Host{}, fmt.Errorf("the lab has no node %q: there are %v, and the hosts %s",
+	return host.Host{}, fmt.Errorf("the lab has no node %q: its nodes are %v, and the hosts %s",
 		name, l.Nodes(), strings.Join(others, ", "))
 }
 
@@ -159,7 +159,7 @@ func (l *Lab) node(name string) (host.Host, int, error) {
 			return host.At(l.path("hosts"), name), i + 1, nil
 		}
 	}
-	return host.Host{}, 0, fmt.Errorf("the lab has no node %q: there are %v", name, l.Nodes())
+	return host.Host{}, 0, fmt.Errorf("the lab has no node %q: its nodes are %v", name, l.Nodes())
 }
 
 // underlay is the network of the lab.

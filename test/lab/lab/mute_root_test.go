@@ -37,7 +37,7 @@ func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
 	pod := func(target string, want int) []string {
 		return arpReplies(t, h, "/run/netns/pod", "eth0", netip.MustParseAddr("10.9.9.2"), netip.MustParseAddr(target), want)
 	}
-	// On a busy machine ovs-vswitchd does not read the port at once, and a question is asked once.
+	// On a busy machine ovs-vswitchd does not read the port at once, and each request is sent once.
 	for tries := 0; tries < 20 && len(pod("10.9.9.1", 0)) == 0; {
 		tries++
 	}

@@ -121,7 +121,7 @@ func (o *Options) completeKube() error {
 		return fmt.Errorf("flags of Kubernetes' parts need a cluster with Kubernetes: --cluster %s", Kube)
 	}
 	if o.Cluster == Kube && o.RoutePods {
-		return fmt.Errorf("no router can be taught the podCIDRs of a lab with Kubernetes: they are not known beforehand")
+		return fmt.Errorf("the router of a lab with Kubernetes cannot have routes to podCIDRs: these are not known beforehand")
 	}
 	o.KubeProxy = orElse(o.KubeProxy, "nftables")
 	if !slices.Contains([]string{"nftables", "iptables", "none"}, o.KubeProxy) {

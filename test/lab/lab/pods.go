@@ -168,7 +168,7 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 	}
 	s.Settled = r.State == sandbox.Running || r.State == sandbox.HostNetwork || r.State == sandbox.Detached
 	if l.spec.Cluster == Kube && s.Settled && pod.Status.Phase != corev1.PodRunning {
-		s.Settled, s.LastError = false, "and the API does not know yet"
+		s.Settled, s.LastError = false, "and the API server does not have it yet"
 	}
 	return s
 }
@@ -204,7 +204,7 @@ func (l *Lab) pendingState(name string, pod *corev1.Pod) PodState {
 		s.Settled = true // no node will run it
 		s.LastError = "not on a node of this lab: set spec.nodeName"
 	} else if l.RunnerPID() == 0 {
-		s.LastError = "the pod runner does not run: lab runner start"
+		s.LastError = "the pod runner is not running: lab runner start"
 	}
 	return s
 }

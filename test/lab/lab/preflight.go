@@ -26,7 +26,7 @@ var programs = []struct{ name, debian string }{
 // preflight fails on a machine that cannot run a lab, with the remedy.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
-		return errors.New("a lab makes network namespaces, which only root may: run it with sudo")
+		return errors.New("a lab creates network namespaces, which needs root: run it with sudo")
 	}
 	if err := haveBinaries(o); err != nil {
 		return err

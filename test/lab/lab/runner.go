@@ -50,7 +50,7 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 	if err := os.WriteFile(l.path("runner.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 		return err
 	}
-	log.Info("the pod runner works", "lab", dir)
+	log.Info("pod runner started", "lab", dir)
 	pods, err := l.podSource(log)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 // RunnerStart starts the lab's pod runner, a process of its own that outlives this one.
 func (l *Lab) RunnerStart(ctx context.Context) error {
 	if pid := l.RunnerPID(); pid != 0 {
-		return fmt.Errorf("the pod runner runs already (pid %d)", pid)
+		return fmt.Errorf("the pod runner is already running (pid %d)", pid)
 	}
 	log, err := os.OpenFile(l.RunnerLog(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -87,7 +87,7 @@ func (l *Lab) outOfTunnel(ctx context.Context, ports explain.Ports, from string)
 func findPod(pods []PodState, name string) (PodState, error) {
 	i := slices.IndexFunc(pods, func(p PodState) bool { return p.Pod == name })
 	if i < 0 {
-		return PodState{}, fmt.Errorf("there is no pod %s, and it is no IP address either (see: lab get pods)", name)
+		return PodState{}, fmt.Errorf("there is no pod %s, and it is not an IP address (see: lab get pods)", name)
 	}
 	if len(pods[i].IPs) == 0 {
 		return PodState{}, fmt.Errorf("pod %s has no address yet (see: lab get pods)", name)
@@ -115,7 +115,7 @@ func (l *Lab) tracePorts(ctx context.Context, node string) (explain.Ports, error
 		for _, err := range []error{json.Unmarshal(row[0], &name), json.Unmarshal(row[1], &ids),
 			json.Unmarshal(ids[1], &pairs)} {
 			if err != nil {
-				return p, fmt.Errorf("what ovs-vsctl says of a port: %w", err)
+				return p, fmt.Errorf("reading ovs-vsctl's output for a port: %w", err)
 			}
 		}
 		if err := addPort(p, name, pairs); err != nil {

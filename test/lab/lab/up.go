@@ -51,7 +51,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err == nil {
 		err = l.awaitAgents(ctx, o)
 		if err != nil && o.Keep && ctx.Err() == nil {
-			return l, fmt.Errorf("%w\nThe lab was kept: look around, then lab down", err)
+			return l, fmt.Errorf("%w\nThe lab was kept for inspection; remove it with lab down", err)
 		}
 	}
 	if err == nil {
@@ -79,21 +79,21 @@ func claim(dir string) (unlock func(), err error) {
 		}
 	}()
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil, fmt.Errorf("another lab is on its way up in %s: wait for it, or use another --dir", dir)
+		return nil, fmt.Errorf("another lab is being created in %s: wait for it, or use another --dir", dir)
 	}
 	mounted, err := host.IsPlace(dir)
 	if err != nil {
 		return nil, err
 	}
 	if mounted {
-		return nil, fmt.Errorf("a lab is up in %s: lab down takes it away, another --dir makes a second one", dir)
+		return nil, fmt.Errorf("a lab is up in %s: lab down removes it, another --dir creates a second one", dir)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	if len(entries) > 0 {
-		return nil, fmt.Errorf("%s is not empty: a lab wants a directory of its own", dir)
+		return nil, fmt.Errorf("%s is not empty: a lab needs its own directory", dir)
 	}
 	return func() { f.Close() }, nil
 }

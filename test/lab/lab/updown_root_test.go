@@ -117,7 +117,7 @@ func TestRootEveryAddressAnswersARPOnce(t *testing.T) {
 	}
 	for n := 1; n <= 2; n++ {
 		addr := underlay.IPv4.NodeAddrs(n)[0].Addr()
-		// On a busy machine ovs-vswitchd does not read a new port at once, and the question is asked once.
+		// On a busy machine ovs-vswitchd does not read a new port at once, and the request is sent once.
 		nodeExec(t, l, underlay.Outside, "ping", "-c1", "-w30", addr.String())
 		macs := arpReplies(t, outside, "", "eth0", netip.MustParseAddr("192.168.77.1"), addr, 1)
 		if want := []string{underlay.NodeMAC(n).String()}; !slices.Equal(macs, want) {

@@ -93,7 +93,7 @@ func TestParseRefuses(t *testing.T) {
 		"key twice":  {"apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n", "already set"},
 		"wrong type": {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: [1]}\n", "nodeName"},
 		"object twice": {pod("{name: a}") + "---\n" + pod("{name: a, namespace: default}"),
-			"pod/default/a is in there twice"},
+			"pod/default/a is in it twice"},
 		"good before evil": {twoPods + "---\n:", "document 5"},
 	} {
 		objects, err := Parse("x.yaml", []byte(c.in))

@@ -103,7 +103,7 @@ func Parse(source string, data []byte) ([]Object, error) {
 		}
 		o, err := parseOne(&doc)
 		if err == nil && seen[RefOf(o)] {
-			err = fmt.Errorf("%s is in there twice", RefOf(o))
+			err = fmt.Errorf("%s is in it twice", RefOf(o))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: document %d (line %d): %w", source, n, doc.Line, err)
@@ -112,7 +112,7 @@ func Parse(source string, data []byte) ([]Object, error) {
 		objects = append(objects, o)
 	}
 	if len(objects) == 0 {
-		return nil, fmt.Errorf("%s: there is no object in it", source)
+		return nil, fmt.Errorf("%s: it has no objects", source)
 	}
 	return objects, nil
 }
@@ -136,7 +136,7 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 	}
 	make := kinds[kind.APIVersion+" "+kind.Kind]
 	if make == nil {
-		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod, Namespace and Service, "+
+		return nil, fmt.Errorf("unknown kind %s %s: a lab supports v1 Node, Pod, Namespace and Service, "+
 			"discovery.k8s.io/v1 EndpointSlice, networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 "+
 			"ClusterNetworkPolicy, and IPPools of %s, %s and %s",
 			kind.APIVersion, kind.Kind, api.PoolGroup, api.PoolVersionBefore, api.PoolVersion)
@@ -174,7 +174,7 @@ func checkName(kind string, o Object) error {
 		return fmt.Errorf("%s: metadata.name %q: %s", kind, name, strings.Join(msgs, "; "))
 	}
 	if len(name) > maxName {
-		return fmt.Errorf("%s: metadata.name has %d characters, and a lab takes %d", kind, len(name), maxName)
+		return fmt.Errorf("%s: metadata.name has %d characters, but a lab supports %d", kind, len(name), maxName)
 	}
 	if !namespaced(kind) && namespace != "" {
 		return fmt.Errorf("%s %s: %s objects have no metadata.namespace", kind, name, kind)

@@ -66,7 +66,7 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 		name += "-" + line
 	}
 	if line != "" && !slices.Contains(Lines(), line) {
-		return "", fmt.Errorf("%s=%s: known are %s, and without it Debian's newest", LineVariable, line,
+		return "", fmt.Errorf("%s=%s: want one of %s, or none for Debian's newest", LineVariable, line,
 			strings.Join(Lines(), " and "))
 	}
 	key := bytes.Join([][]byte{[]byte(version + suite + line), config, monotonic, killedFork}, []byte{0})
@@ -102,7 +102,7 @@ func build(ctx context.Context, line, dir string, progress io.Writer) error {
 func buildNewest(ctx context.Context, work string, progress io.Writer) error {
 	source, err := newest(ctx, work, progress)
 	if err != nil {
-		return fmt.Errorf("getting the newest Linux of Debian: %w", err)
+		return fmt.Errorf("getting Debian's newest Linux: %w", err)
 	}
 	return compile(ctx, source, work, progress)
 }

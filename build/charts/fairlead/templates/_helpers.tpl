@@ -31,7 +31,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether agents probe each other: not where some nodes have none, which would be reported as not reached. */}}
+{{/* Whether agents probe each other: not if some nodes have no agent, which would be reported as not reached. */}}
 {{- define "fairlead.reachability" -}}
 {{- $some := omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os" -}}
 {{ (.Values.agent.config | default dict).reachability | default (ternary "none" "probe" (not (empty $some))) }}
@@ -53,7 +53,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
-{{/* Directories of the node that the agent mounts. */}}
+{{/* Host directories that the agent mounts. */}}
 {{- define "fairlead.ovsRunDir" -}}
 {{ (.Values.agent.config | default dict).ovsRunDir | default "/run/openvswitch" }}
 {{- end -}}
@@ -70,7 +70,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ (.Values.controller.config | default dict).apiPort | default 10349 }}
 {{- end -}}
 
-{{/* The address of the agent's probes. */}}
+{{/* The address for the agent's liveness and readiness probes. */}}
 {{- define "fairlead.agentHost" -}}
 {{- $address := (.Values.agent.config | default dict).apiAddress | default "127.0.0.1" -}}
 {{- if eq $address "0.0.0.0" -}}127.0.0.1{{- else if eq $address "::" -}}::1{{- else -}}{{ $address }}{{- end -}}
@@ -81,13 +81,13 @@ app.kubernetes.io/component: {{ .component }}
 {{- $agent := .Values.agent.config | default dict -}}
 {{- $controller := .Values.controller.config | default dict -}}
 {{- if ne .Release.Namespace "kube-system" -}}
-{{- fail (printf "Fairlead lives in the namespace kube-system, not in %s: helm install -n kube-system ..." .Release.Namespace) -}}
+{{- fail (printf "Fairlead must be installed in the namespace kube-system, not in %s: helm install -n kube-system ..." .Release.Namespace) -}}
 {{- end -}}
 {{- if $agent.manifestsDir -}}
-{{- fail "agent.config.manifestsDir: agents in a cluster read the Kubernetes API. Leave it out" -}}
+{{- fail "agent.config.manifestsDir: agents in a cluster read the Kubernetes API. Remove it" -}}
 {{- end -}}
 {{- if and (eq (include "fairlead.reachability" .) "probe") (omit (.Values.agent.nodeSelector | default dict) "kubernetes.io/os") -}}
-{{- fail "agent.config.reachability: probe does not go with agent.nodeSelector: agents ask all nodes that have a podCIDR, and would tell those without agent as not reached. Leave one of them out" -}}
+{{- fail "agent.config.reachability: probe cannot be combined with agent.nodeSelector: agents probe all nodes that have a podCIDR, and would report those without an agent as not reached. Remove one of the two" -}}
 {{- end -}}
 {{- if and $agent.noSNAT (ne (default "encap" $agent.trafficEncapMode) "noEncap") -}}
 {{- fail "agent.config.noSNAT: true needs agent.config.trafficEncapMode: noEncap" -}}
@@ -99,7 +99,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- $nodeIPAM := default dict $controller.nodeIPAM -}}
 {{- if and $nodeIPAM.enableNodeIPAM (not $nodeIPAM.clusterCIDRs) -}}
-{{- fail "controller.config.nodeIPAM.enableNodeIPAM: true needs clusterCIDRs beside it, such as [10.244.0.0/16]" -}}
+{{- fail "controller.config.nodeIPAM.enableNodeIPAM: true needs clusterCIDRs as well, such as [10.244.0.0/16]" -}}
 {{- end -}}
 {{- if and $nodeIPAM.enableNodeIPAM (not .Values.controller.enabled) -}}
 {{- fail "controller.config.nodeIPAM.enableNodeIPAM: true needs controller.enabled: true" -}}

@@ -1,5 +1,5 @@
-// Package exec runs commands in containers as a kubelet does, for "kubectl exec" and what is like it: the API server
-// connects to it. What running a command means, a function of the caller says.
+// Package exec runs commands in containers as a kubelet does, for "kubectl exec" and the like: the API server connects
+// to it. A function of the caller runs the command.
 package exec
 
 import (
@@ -110,7 +110,7 @@ func serve(w http.ResponseWriter, r *http.Request, run Run) {
 	}
 }
 
-// outcome is what the client is told of the command's end.
+// outcome is the status that the client gets when the command ends.
 func outcome(err error) metav1.Status {
 	s := metav1.Status{Status: metav1.StatusSuccess}
 	if exit := (*osexec.ExitError)(nil); errors.As(err, &exit) {
