@@ -44,8 +44,12 @@ func TestOrderOfArrival(t *testing.T) {
 	if !isTurn(second) || isTurn(third) {
 		t.Fatal("then the second")
 	}
-	o.leave(second)
+	late := o.attachment(a)
+	if o.leave(second); !isTurn(third) || isTurn(late) {
+		t.Fatal("then the third, before one that came while others had left")
+	}
 	o.leave(third)
+	o.leave(late)
 	o.leave(other)
 	if len(o.last) != 0 {
 		t.Errorf("%d places are kept without a request", len(o.last))

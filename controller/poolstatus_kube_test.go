@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -255,6 +256,32 @@ func TestKubePools(t *testing.T) {
 	}{{"status", checkStatus}, {"conditions", checkConditions}, {"deleted", checkDeleted}, {"seldom written", checkSeldom}} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url, 0}) })
 	}
+}
+
+// A deleted pool stays while it has an address that an agent has allocated just before, of which no cache knows.
+func TestKubePoolOfALateAllocation(t *testing.T) {
+	c := newCluster(t)
+	p := poolOf("late", "10.2.0.1", "10.2.0.3")
+	p.Finalizers = []string{api.PoolFinalizer}
+	c.create(p)
+	client, a := c.client(c.token), c.allocator(0)
+	s := &poolStatus{client: client.Resource(api.PoolResource), allocations: client.Resource(api.AllocationResource),
+		log: logr.Discard()}
+	stays := func(when string, want bool) {
+		t.Helper()
+		now, err := c.get("late")
+		must(t, err)
+		must(t, s.removeFinalizer(t.Context(), &now))
+		now, err = c.get("late")
+		must(t, err)
+		if got := slices.Contains(now.Finalizers, api.PoolFinalizer); got != want {
+			t.Errorf("%s: it has the finalizer: %t, want %t", when, got, want)
+		}
+	}
+	c.allocate(a, "a", p)
+	stays("an address is allocated", true)
+	c.release(a, "a")
+	stays("none is", false)
 }
 
 // A pool's status follows what its pods hold, and what Antrea wrote there is preserved.

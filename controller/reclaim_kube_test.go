@@ -254,20 +254,27 @@ func changedBetween(c *cluster, s *stepper) {
 	a := c.hold("10.2.0.1", "n", "a", nil)
 	c.deleteNode(c.t.Context(), "n")
 	s.look(0)
-	// The last moment: after everything has been read.
-	s.wire.interfere(func(r *http.Request) error {
-		if r.Method != http.MethodDelete && r.Method != http.MethodPut {
-			return nil
-		}
-		a.Spec.Owner.PodUID = "another"
-		_, err := allocation.NewKubernetes(c.admin).Update(c.t.Context(), a)
-		return err
-	}, nil)
-	s.look(grace)
-	s.wire.interfere(nil, nil)
-	c.is("changed at the last instant", "10.2.0.1 a")
-	s.look(time.Second)
-	c.is("the first look at what it is now", "10.2.0.1 a")
+	for when, is := range map[string]func(*http.Request) bool{
+		"before it is read once more": func(r *http.Request) bool {
+			return r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/ipallocations/")
+		},
+		"after everything has been read": func(r *http.Request) bool {
+			return r.Method == http.MethodDelete || r.Method == http.MethodPut
+		},
+	} {
+		s.wire.interfere(func(r *http.Request) (err error) {
+			if is(r) {
+				a.Spec.Owner.PodUID += "another"
+				a, err = allocation.NewKubernetes(c.admin).Update(c.t.Context(), a)
+			}
+			return err
+		}, nil)
+		s.look(grace)
+		s.wire.interfere(nil, nil)
+		c.is("changed "+when, "10.2.0.1 a")
+		s.look(time.Second)
+		c.is("the first look at what it is now", "10.2.0.1 a")
+	}
 	s.look(grace)
 	c.is("the second", "")
 }

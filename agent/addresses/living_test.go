@@ -95,5 +95,10 @@ func TestInUse(t *testing.T) {
 		if held, err := store.List(t.Context(), allocation.Filter{}); err != nil || (len(held) > 0) != c.lives {
 			t.Errorf("%s: there are %d allocations, %v", what, len(held), err)
 		}
+		err = p.restoreSecondaries(t.Context(), nil)
+		_, known := p.living.all()[attachments.HostOf(owner)]
+		if lives := c.lives || c.name != lost; err != nil || known != lives {
+			t.Errorf("%s: it is known what it was given: %t, want %t, %v", what, known, lives, err)
+		}
 	}
 }

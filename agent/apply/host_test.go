@@ -2,6 +2,7 @@ package apply
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 
@@ -9,6 +10,15 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
+
+// Bridged pods have the underlay's MTU, and none of them is told for the tunnel's.
+func TestMTUOfEachKindOfPod(t *testing.T) {
+	want := desired.State{PodMTU: 1450, BridgedMTU: 1500}
+	want.OVSDB.Pods = []api.Attachment{{HostIf: "flrouted"}, {HostIf: "flbridged", Bridged: true}}
+	if got := mtuByHost(want); !maps.Equal(got, map[string]int{"flrouted": 1450, "flbridged": 1500}) {
+		t.Errorf("by host end: %v", got)
+	}
+}
 
 // The programs get the pods when these have changed, again after an error, and in each round that verifies.
 func TestSteerIsTold(t *testing.T) {

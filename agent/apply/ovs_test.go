@@ -318,6 +318,20 @@ func TestServiceWithTooManyEndpoints(t *testing.T) {
 	}
 }
 
+// In another zone the node uses other endpoints, though nothing of their Services has changed.
+func TestServicesFollowTheZoneOfTheNode(t *testing.T) {
+	n := newServiceNode(t, 53)
+	endpoints := map[string]string{"a": "nat(dst=10.77.1.5:53)", "b": "nat(dst=10.77.1.6:53)"}
+	for here, there := range map[string]string{"a": "b", "b": "a"} {
+		n.has("apiVersion: v1\nkind: Node\nmetadata: {name: me, labels: {topology.kubernetes.io/zone: " + here + "}}\n---\n" +
+			serviceManifests(53, "{addresses: [10.77.1.5], hints: {forZones: [{name: a}]}}, "+
+				"{addresses: [10.77.1.6], hints: {forZones: [{name: b}]}}"))
+		n.sync("in zone "+here, true)
+		n.expect("in zone "+here, true, endpoints[here])
+		n.expect("in zone "+here, false, endpoints[there])
+	}
+}
+
 // A restarted ovs-vswitchd gets all Services, not only those that have changed.
 func TestServicesOutliveTheSwitch(t *testing.T) {
 	n := newServiceNode(t, 53)

@@ -47,6 +47,7 @@ type fakeSwitch struct {
 	fakeApplier
 	db        *fakeDatabase
 	connected bool
+	waits     error // why no pod may be added yet
 }
 
 func (f *fakeSwitch) Apply(ctx context.Context, r *apply.Round) (apply.Changes, error) {
@@ -80,7 +81,7 @@ func (*fakeSwitch) Found() <-chan struct{} { return nil }
 func (*fakeSwitch) EndFound(context.Context) bool { return false }
 
 // Waits implements flowSwitch.
-func (*fakeSwitch) Waits() error { return nil }
+func (f *fakeSwitch) Waits() error { return f.waits }
 
 // Doubts, InPlace and Due make it an apply.Watcher, as the flow applier is.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }

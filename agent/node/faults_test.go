@@ -216,6 +216,52 @@ func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	}
 }
 
+// A pod that comes before policies are known is not on the node when it is refused.
+func TestPodIsRefusedUntilPoliciesAreKnown(t *testing.T) {
+	f, a, unknown := newFaulty(t), podNamed("a"), errors.New("policies are not known")
+	f.steps.flows.(*fakeSwitch).waits = unknown
+	waiting := []request{{Change{Add: &a}, make(chan error, 1)}}
+	if err := f.round(t.Context(), slices.Clone(waiting)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting[0].done; !errors.Is(err, unknown) || len(f.db.pods) > 0 {
+		t.Errorf("it was answered with %v, want %v, and on the node are %v", err, unknown, f.db.pods)
+	}
+}
+
+// A node on which pods or the host lack something is not ready, and one that does not reach other nodes is.
+func TestFaultIsToldAsWhatItHarms(t *testing.T) {
+	for i := range newFaulty(t).appliers {
+		f := newFaulty(t)
+		f.appliers[i].faults = map[int]fault{1: fails}
+		if err := f.round(t.Context(), nil); !errors.Is(err, errFault) {
+			t.Fatalf("%d %s: the round reports %v", i, f.appliers[i].name, err)
+		}
+		harms, s := slices.Concat(f.steps.pods, f.steps.host)[i].harms, f.Board.Load()
+		ready := harms == harmsPeers || harms == harmsBridged
+		if (s.NotReady == nil) != ready || (s.Degraded != nil) != ready {
+			t.Errorf("%d %s: not ready %v, degraded %v", i, f.appliers[i].name, s.NotReady, s.Degraded)
+		}
+	}
+}
+
+// dueSwitch is a fakeSwitch that always asks for a round.
+type dueSwitch struct {
+	fakeSwitch
+	asked int
+}
+
+func (d *dueSwitch) Due() bool { d.asked++; return true }
+
+// What one watcher has to say does not keep another from taking note of what has ended.
+func TestAllWatchersAreAsked(t *testing.T) {
+	var first, second dueSwitch
+	s := steps{pods: []step{{Applier: &first}}, host: []step{{Applier: &second}}}
+	if !s.due() || first.asked != 1 || second.asked != 1 {
+		t.Errorf("they were asked %d times and %d times", first.asked, second.asked)
+	}
+}
+
 // What an applier can't repair does not count as resolved because a round did not get that far.
 func TestDegradedLastsThroughFailedRounds(t *testing.T) {
 	f := newFaulty(t)

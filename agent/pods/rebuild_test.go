@@ -89,11 +89,14 @@ func poolOf(name string, version int, cidr, gateway string, length int) api.IPPo
 }
 
 // recorder is a Node that only records requests.
-type recorder struct{ changes []node.Change }
+type recorder struct {
+	changes []node.Change
+	fails   error // its answer
+}
 
 func (r *recorder) Apply(_ context.Context, c node.Change) error {
 	r.changes = append(r.changes, c)
-	return nil
+	return r.fails
 }
 
 func (*recorder) Coming() func() { return func() {} }

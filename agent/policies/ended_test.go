@@ -49,6 +49,17 @@ func TestEndedByBothEnds(t *testing.T) {
 	}
 }
 
+// One that has ended by itself is forgotten, and dropped for nobody: its ports may be a new connection's.
+func TestEndedByItself(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
+	w.update()
+	c := connection("10.10.0.3:40000", "10.10.0.4:80")
+	c.Closed = true
+	if !w.ends(policing.Pod{}.Zone(), c) || len(w.ended) != 0 {
+		t.Errorf("it is not forbidden, or its packets are dropped: %v", w.ended)
+	}
+}
+
 // If two segments use the same addresses, connections in one are not ended for what is denied in the other.
 func TestEndedInOneSegment(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "nothing", nothing))

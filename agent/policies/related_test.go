@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -51,6 +52,36 @@ func TestErrorsAboutConnectionsOfOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that may send nothing by itself answers in connections that it has accepted, until they are ended. Then it may
+// not go on with them either, though it may begin others.
+func TestAnswersInConnections(t *testing.T) {
+	const friend, judged = "10.10.0.4", "10.10.0.3"
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	w := newWorld(t, networkPolicy(t, "web", `{"podSelector": {"matchLabels": {"app": "judged"}},
+		"policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": 80, "protocol": "UDP"}]}]}`))
+	n := wireNode{t, o}
+	sends := func(when string, goesOn, begins bool) {
+		t.Helper()
+		w.update()
+		s.SetPolicies(w.Units(), true)
+		flowtest.Sync(t, s, w.base())
+		n.passes(when+"a datagram", friend, udpPacket(friend, judged, 40000, 80), goesOn)
+		n.passes(when+"its answer", judged, udpPacket(judged, friend, 80, 40000), goesOn)
+		n.passes(when+"no answer", judged, udpPacket(judged, friend, 80, 40001), begins)
+	}
+	sends("", true, false)
+	w.source.Put("NetworkPolicy", "shop/web",
+		networkPolicy(t, "web", `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": ["Ingress"]}`))
+	w.update()
+	c := connection(friend+":40000", judged+":80")
+	c.Protocol = clusterip.UDP
+	if !w.ends(policing.Pod{}.Zone(), c) {
+		t.Fatal("the connection is not forbidden")
+	}
+	sends("after the end, ", false, true)
 }
 
 // wireNode sends whole frames of pods.

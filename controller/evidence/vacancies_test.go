@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
@@ -23,5 +26,16 @@ func TestGraceStartsWithTheAnswer(t *testing.T) {
 	l.at = time.Now().Add(grace + time.Second)
 	if got := l.vacant(reclaim.ClusterNode{}, nil, podCIDRs, grace); len(got) != 1 {
 		t.Errorf("%v is vacant after the grace period, want %v", got, podCIDRs)
+	}
+}
+
+// What was seen before the API server did not answer counts no more: there may have been a Pod since.
+func TestGraceStartsAgainAfterNoAnswer(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.1.0/24")
+	v := Vacancies{Client: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}), // nobody listens there
+		Grace: time.Minute, looks: map[string]*look{"u": {since: map[netip.Prefix]time.Time{p: time.Now()}}}}
+	got, err := v.Look(t.Context(), "n", "u", []netip.Prefix{p})
+	if err == nil || len(got) > 0 || len(v.looks["u"].since) > 0 {
+		t.Errorf("%v is vacant, %v, and counts are %v", got, err, v.looks["u"].since)
 	}
 }

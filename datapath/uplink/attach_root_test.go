@@ -237,6 +237,25 @@ func TestRootMend(t *testing.T) {
 	}
 }
 
+// What somebody adds to br-uplink is on the NIC after the restoration, beside what that had.
+func TestRootAddedComesBack(t *testing.T) {
+	f := setup(t, simple)
+	f.nextAgent()
+	f.node.IP("addr add 192.0.2.88/24 dev " + BridgeName)
+	f.node.IP("route add 10.99.0.0/16 via 192.0.2.1 dev " + BridgeName)
+	f.node.IP("-6 route add fd09::/64 via fd00::1 dev " + BridgeName)
+	if err := f.restore(); err != nil {
+		t.Fatal(err, f.describe())
+	}
+	f.reached()
+	for show, want := range map[string]string{"addr show dev " + nic: "192.0.2.88/24",
+		"route show 10.99.0.0/16": "via 192.0.2.1 dev " + nic, "-6 route show fd09::/64": "via fd00::1 dev " + nic} {
+		if out := f.node.IP(show); !strings.Contains(out, want) {
+			t.Errorf("ip %s: %q, want %q", show, out, want)
+		}
+	}
+}
+
 // A route to the pods of another node moves with the NIC's addresses, and is not restored: another package removes it
 // when that node is gone.
 func TestRootFairleadsRoutesAreNotKept(t *testing.T) {

@@ -68,6 +68,8 @@ func TestJudge(t *testing.T) {
 			CauseBlocked, true, []string{"on the 9 other nodes", "udp port 6081 may be blocked", "has another type or port than theirs"}, false},
 		{"the same without a tunnel", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 9, Pinged: 9}}, CauseBlocked,
 			true, []string{"pods' addresses may be dropped"}, false},
+		{"the only other node is not heard, underlay well", Evidence{State: in, Echo: Answered, Counts: Counts{Peers: 1, Pinged: 1}},
+			CauseNotFound, true, []string{"pods of node b to pods here", "not found out"}, false},
 		{"cut off altogether", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9}, Lasting: true}, CauseAlone,
 			true, []string{"none of the 9 other nodes"}, false},
 		{"the cable of this node is out", Evidence{State: State{From: Fails, To: Unknown}, Echo: NotHeard, NoCarrier: "eth0",

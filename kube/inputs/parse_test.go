@@ -128,6 +128,25 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
+// A Node of which its kubelet has said nothing for long is not ready either. One of which it never has may be.
+func TestNotReady(t *testing.T) {
+	for conditions, want := range map[string]bool{
+		`[]`:                                      false,
+		`[{type: Ready, status: "True"}]`:         false,
+		`[{type: Ready, status: "False"}]`:        true,
+		`[{type: Ready, status: Unknown}]`:        true,
+		`[{type: DiskPressure, status: "False"}]`: false,
+	} {
+		var n corev1.Node
+		if err := yaml.Unmarshal([]byte("{metadata: {name: a}, status: {conditions: "+conditions+"}}"), &n); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := nodeFrom(&n); err != nil || got.NotReady != want {
+			t.Errorf("%s: not ready %t, %v, want %t", conditions, got.NotReady, err, want)
+		}
+	}
+}
+
 // The output of "kubectl get nodes -o yaml" and "-o json".
 func TestParseManifestList(t *testing.T) {
 	for _, in := range []string{

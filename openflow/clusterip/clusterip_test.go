@@ -313,6 +313,8 @@ func TestPacketsToServices(t *testing.T) {
 		{"IPv6", fromA6 + ",ipv6_dst=fd00:10:96::1,tcp_dst=80,tcp_flags=syn", "0 3 2 5 3", "nat(dst=[fd00:10::4]:8080)"},
 		{"not the first of its connection", elsewhere + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=ack", "0 3 2",
 			"set(eth(dst=" + macGW},
+		{"an answer to what another has sent", elsewhere + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=syn|ack", "0 3 2",
+			"set(eth(dst=" + macGW},
 		{"no such port", elsewhere + ",nw_dst=10.96.0.1,tcp_dst=81,tcp_flags=syn", "0 3 2", "set(eth(dst=" + macGW},
 		{"bridged", fromV + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=syn", "0 3 2 5 3", "ct(commit,zone=36874"},
 		{"an answer", fromB + ",nw_dst=10.10.0.3,tcp_src=8080,tcp_dst=17000", "0 3 3", "ct(zone=45056,nat),ct(zone=40960,nat)"},
