@@ -51,7 +51,7 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 		return nil, fmt.Errorf("gateway %s is an interface of type %q, not an internal port of Open vSwitch: choose an unused name for the gateway", g.Name, kind)
 	}
 	for _, step := range []func(GatewayLink, netlink.Link) ([]string, error){
-		ensureSysctls, ensureLink, ensureAddrs, ensureSubnetRoutes,
+		ensureMTU, ensureSysctls, ensureLink, ensureAddrs, ensureSubnetRoutes,
 	} {
 		did, err := step(g, link)
 		changes = append(changes, did...)
@@ -62,7 +62,19 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 	return changes, nil
 }
 
-// ensureSysctls runs first, since some parameters take effect when the link comes up.
+// ensureMTU runs first: below 1280 the kernel has no IPv6 parameters for the link.
+func ensureMTU(g GatewayLink, link netlink.Link) (changes []string, err error) {
+	was := link.Attrs().MTU
+	if was == g.MTU {
+		return nil, nil
+	}
+	if err := netlink.LinkSetMTU(link, g.MTU); err != nil {
+		return nil, fmt.Errorf("setting MTU %d: %w", g.MTU, err)
+	}
+	return []string{fmt.Sprintf("MTU %d, was %d", g.MTU, was)}, nil
+}
+
+// ensureSysctls runs before ensureLink, since some parameters take effect when the link comes up.
 func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) {
 	set := [][3]string{
 		// Loose: a reply may arrive on another interface than the request left by (a Service, or hybrid mode). The kernel
@@ -81,14 +93,14 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 	if g.IPv4 || g.has(netip.Addr.Is4) {
 		set = append(set, [3]string{"ipv4", "forwarding", "1"})
 	}
-	if kernel.HasIPv6() {
+	if kernel.HasIPv6On(g.Name) {
 		set = append(set, [3]string{"ipv6", "accept_ra", "0"})
 		if g.has6() {
 			set = append(set, [3]string{"ipv6", "disable_ipv6", "0"}, [3]string{"ipv6", "addr_gen_mode", "0"},
 				[3]string{"ipv6", "accept_dad", "0"}, [3]string{"ipv6", "forwarding", "1"})
 		}
 	} else if g.has6() {
-		return nil, errors.New("IPv6 is configured, but disabled in the kernel")
+		return nil, errors.New("IPv6 is configured, but disabled in the kernel, or the MTU is below 1280")
 	}
 	for _, s := range set {
 		changed, err := kernel.SetSysctl(s[2], s[0], "conf", g.Name, s[1])
@@ -102,7 +114,7 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 	return changes, nil
 }
 
-// ensureLink sets MAC and MTU and brings the device up.
+// ensureLink sets the MAC and brings the device up.
 func ensureLink(g GatewayLink, link netlink.Link) (changes []string, err error) {
 	a := link.Attrs()
 	if a.HardwareAddr.String() != g.MAC.String() {
@@ -110,12 +122,6 @@ func ensureLink(g GatewayLink, link netlink.Link) (changes []string, err error) 
 			return changes, fmt.Errorf("setting MAC %s: %w", g.MAC, err)
 		}
 		changes = append(changes, fmt.Sprintf("MAC %s, was %s", g.MAC, a.HardwareAddr))
-	}
-	if a.MTU != g.MTU {
-		if err := netlink.LinkSetMTU(link, g.MTU); err != nil {
-			return changes, fmt.Errorf("setting MTU %d: %w", g.MTU, err)
-		}
-		changes = append(changes, fmt.Sprintf("MTU %d, was %d", g.MTU, a.MTU))
 	}
 	if a.RawFlags&unix.IFF_UP == 0 {
 		if err := netlink.LinkSetUp(link); err != nil {

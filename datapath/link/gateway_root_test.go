@@ -68,6 +68,7 @@ func TestRootGateway(t *testing.T) {
 	for _, drift := range []string{
 		"ip link set fairlead-gw0 down",
 		"ip link set fairlead-gw0 mtu 1500",
+		"ip link set fairlead-gw0 mtu 1000", // the kernel removes IPv6 from it
 		"ip link set fairlead-gw0 address 02:00:00:00:00:77",
 		"ip addr flush dev fairlead-gw0",
 		"ip addr del 10.0.1.1/24 dev fairlead-gw0",

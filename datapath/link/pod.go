@@ -175,7 +175,7 @@ func silence(hostIf string) error {
 	if err := kernel.WriteSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
 		return err
 	}
-	if !kernel.HasIPv6() {
+	if !kernel.HasIPv6On(hostIf) {
 		return nil
 	}
 	return kernel.WriteSysctl("1", "ipv6", "conf", hostIf, "disable_ipv6")

@@ -55,6 +55,27 @@ func attach(t *testing.T, node *nstest.NS, l PodLink) {
 	node.Must(func() error { return Attach(l) })
 }
 
+// Below 1280 the kernel has no IPv6 parameters for an interface: a pod needs none without an IPv6 address.
+func TestRootSmallMTU(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	l.MTU = 576
+	err := node.Do(func() error { return Attach(l) })
+	if err == nil || !strings.Contains(err.Error(), "is not in 1280..65535") {
+		t.Errorf("with an IPv6 address: %v", err)
+	}
+	l.Addrs, l.Gateways = l.Addrs[:1], l.Gateways[:1]
+	attach(t, node, l)
+	node.Must(func() error { return Check(l) })
+	g := gateway()
+	g.MTU, g.Addrs = l.MTU, g.Addrs[:1]
+	node.IP("tuntap add dev " + g.Name + " mode tap")
+	ensureGateway(t, node, g)
+	if changes := ensureGateway(t, node, g); len(changes) > 0 {
+		t.Errorf("EnsureGateway changed %v again", changes)
+	}
+}
+
 func hostIndex(node *nstest.NS, l PodLink) string {
 	return strings.SplitN(node.Exec("ip", "-o", "link", "show", l.HostIf), ":", 2)[0]
 }
@@ -304,7 +325,8 @@ func TestRootCheckOtherEnd(t *testing.T) {
 	l.Addrs, l.Gateways = l.Addrs[:1], nil
 	node.IP(fmt.Sprintf("link add %s mtu %d group %d type veth peer name other", l.HostIf, l.MTU, Group))
 	node.IP("link set " + l.HostIf + " up")
-	pod.IP(fmt.Sprintf("link add eth0 mtu %d address %s type veth peer name x0", l.MTU, l.MAC))
+	// The number of its other end is that of the host's by chance: each namespace counts for itself.
+	pod.IP(fmt.Sprintf("link add eth0 index 77 mtu %d address %s type veth peer name x0 index %s", l.MTU, l.MAC, hostIndex(node, l)))
 	pod.IP("link set eth0 up")
 	pod.IP("addr add 10.0.1.5/24 dev eth0")
 	err := node.Do(func() error { return Check(l) })

@@ -68,7 +68,7 @@ func (v *Veth) addressPod() error {
 // podSysctls prepares IPv6 before the link comes up, when the kernel creates the link-local address. The runtime may
 // have disabled IPv6 in the namespace.
 func (l PodLink) podSysctls() error {
-	if !kernel.HasIPv6() {
+	if !kernel.HasIPv6On(l.IfName) {
 		if l.has6() {
 			return errors.New("the pod has an IPv6 address, but IPv6 is disabled in the kernel")
 		}

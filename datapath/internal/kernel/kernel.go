@@ -74,6 +74,13 @@ func HasIPv6() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// HasIPv6On reports whether an interface has IPv6: the kernel takes it from one whose MTU is below 1280 (RFC 8200,
+// section 5), with its parameters.
+func HasIPv6On(ifName string) bool {
+	_, err := os.Stat(filepath.Join(root, "ipv6", "conf", ifName))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 func file(root string, path []string) string {
 	return filepath.Join(append([]string{root}, path...)...)
 }

@@ -29,7 +29,7 @@ func AwaitRouter(ctx context.Context, p Place, limit time.Duration) {
 
 // DropStandIns removes each router advertisement route for which there is another one that differs only in a lower
 // metric. It reports whether there was one: then the kernel has added the routes of an advertisement.
-func DropStandIns(p Place) (all bool) {
+func DropStandIns(p Place) bool {
 	routes, err := RoutesOf(p)
 	if err != nil {
 		return false

@@ -59,18 +59,13 @@ func Sysctl(name, parameter string) (string, error) {
 // LeastMTU is IPv6's minimum MTU (RFC 8200). The kernel has no IPv6 on an interface with a smaller MTU.
 const LeastMTU = 1280
 
-func hasIPv6(name string) bool {
-	_, err := os.Stat(filepath.Join("/proc/sys/net/ipv6/conf", name))
-	return err == nil
-}
-
 // Takes reports whether such an object can be on the interface.
-func (p Place) Takes(o Object) bool { return !o.IsIPv6() || hasIPv6(p.Name) }
+func (p Place) Takes(o Object) bool { return !o.IsIPv6() || kernel.HasIPv6On(p.Name) }
 
 // SetSysctl sets one parameter of the interface, if it differs. Without IPv6 its parameters do not exist, and nothing
 // is set.
 func SetSysctl(name, parameter, value string) error {
-	if strings.HasPrefix(parameter, "ipv6/conf") && !hasIPv6(name) {
+	if strings.HasPrefix(parameter, "ipv6/conf") && !kernel.HasIPv6On(name) {
 		return nil
 	}
 	dir, file := filepath.Split(parameter)
