@@ -16,7 +16,7 @@ TESTS ?= ./...
 
 # Packages that are also tested on the kernel datapath: those whose tests ask which datapath to use. A test to which it
 # would add nothing, or which is too expensive for a guest's one processor, says so itself: ovstest.UserspaceOnly.
-KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest ./build/ovs
+KERNEL_TESTS := ./test/suite ./test/crash ./datapath/uplink ./test/bridged ./datapath/... ./test/chain ./test/ovstest ./build/ovs
 
 # OVS=3.5 runs tests on that release of Open vSwitch: another Debian's programs, next to the installed ones
 # (test/ovsrelease). It does not affect "make build" or "make image".
@@ -33,7 +33,7 @@ SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
 # This many packages are tested at once, since tests mostly wait. The slowest come first, in this order.
 AT_ONCE ?= 3
-LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
+LONGEST := ./test/crash ./agent/reach ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
 	./controller ./test/bridged ./test/chain ./ctl ./test/lab ./ipam/pool ./datapath/nat ./ipam/allocator
 
 IMAGE ?= fairlead/fairlead:dev
@@ -102,7 +102,7 @@ plugins: ## bin/cni: the reference plugins with which Fairlead is tested as IPAM
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
 test-kernel: root deps build plugins once ## the datapath tests on the kernel datapath, in User-Mode Linux if this kernel lacks it; LINUX=6.1
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -parallel 3 \
 		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
 # KUBERNETES=1.37 runs tests and labs on that release of Kubernetes: one of which test/kubeparts has a go-X.Y.mod.
