@@ -68,7 +68,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 	must(t, err)
 	defer b.NodeExec(context.Background(), node, "ip", "addr", "del", "192.168.77.152/24", "dev", b.Transport())
 	b.apply(t, poolYAML("own0", 4, 0, "152", "152"), podYAML("own", node, "ippools: own0"))
-	b.event(t, "own", "AddressInUse", "192.168.77.152 of IPPool own0 is node node1's own")
+	b.event(t, "own", "AddressInUse", "192.168.77.152 of IPPool own0 is on one of node node1's own interfaces")
 	for _, a := range b.allocations(t) {
 		if a.Spec.Phase == api.PhaseConflict && (a.Spec.MAC == "" || a.Spec.Owner.ContainerID != "") {
 			t.Errorf("the mark is %+v", a.Spec)
