@@ -104,28 +104,28 @@ func checkPoolNames(names []string) error {
 // addresses sets the static ones and those requested of pools. Without pools it handles a runtime's request as the
 // plugin static does.
 func (c netConf) addresses(out *ipamConf, written []addrKeys, args ipamArgs) error {
-	asked, where, err := c.asked()
+	requested, where, err := c.requested()
 	if err != nil {
 		return err
 	}
-	if len(asked) == 0 {
-		asked, where = listOf(args.IP), fromCNIArgs
+	if len(requested) == 0 {
+		requested, where = listOf(args.IP), fromCNIArgs
 		if err := args.checkGateways(); err != nil {
 			return err
 		}
 	}
 	if len(out.pools) > 0 {
-		if out.wanted, err = readWanted(asked, where); err != nil {
+		if out.wanted, err = readWanted(requested, where); err != nil {
 			return err
 		}
 		out.static, err = readStatic(written, "ipam.addresses")
 		return err
 	}
 	var wanted []addrKeys
-	for _, text := range asked {
+	for _, text := range requested {
 		wanted = append(wanted, addrKeys{text, args.gatewayOf(text)})
 	}
-	if len(asked) > 0 && where != fromCNIArgs { // replaces the addresses of the configuration
+	if len(requested) > 0 && where != fromCNIArgs { // replaces the addresses of the configuration
 		out.static, err = readStatic(wanted, where)
 		return err
 	}
@@ -140,8 +140,8 @@ func (c netConf) addresses(out *ipamConf, written []addrKeys, args ipamArgs) err
 // fromCNIArgs is the name of CNI_ARGS' addresses in messages.
 const fromCNIArgs = "IP= of CNI_ARGS"
 
-// asked are the addresses that a runtime requests in the configuration, and where.
-func (c netConf) asked() ([]string, string, error) {
+// requested are the addresses that a runtime requests in the configuration, and where.
+func (c netConf) requested() ([]string, string, error) {
 	var fromRuntime struct {
 		IPs []string `json:"ips"`
 	}

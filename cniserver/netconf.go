@@ -25,7 +25,7 @@ type role int
 const (
 	mainPlugin role = iota
 	ipamPlugin      // by another main plugin, for its addresses
-	neither
+	otherPlugin
 )
 
 func parseNetConf(config []byte) (netConf, error) {
@@ -101,7 +101,7 @@ func (c netConf) role() (role, error) {
 	var name string
 	var ipam struct{ Type string }
 	if err := c.get("type", &name); err != nil {
-		return neither, err
+		return otherPlugin, err
 	}
 	err := c.get("ipam", &ipam)
 	switch {
@@ -115,7 +115,7 @@ func (c netConf) role() (role, error) {
 	case slices.Contains(ours, ipam.Type):
 		return ipamPlugin, nil
 	default:
-		return neither, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+		return otherPlugin, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
 			"type is %q, but Fairlead serves networks of type fairlead or antrea only", name), "")
 	}
 }

@@ -85,7 +85,7 @@ func (t *turn) wait(ctx context.Context) error {
 
 // leave ends t's turn, whether or not it had begun.
 func (o *order) leave(t *turn) {
-	if t.isHeirloomOver() {
+	if t.inheritedDone() {
 		o.pass(t)
 		return
 	}
@@ -97,7 +97,7 @@ func (o *order) leave(t *turn) {
 	}()
 }
 
-func (t *turn) isHeirloomOver() bool {
+func (t *turn) inheritedDone() bool {
 	for _, s := range t.inherited {
 		select {
 		case <-s:

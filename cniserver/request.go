@@ -68,7 +68,7 @@ func newCall(r wire.Request) (*call, error) {
 	switch {
 	case c.as == ipamPlugin:
 		return c, c.ipamRequest(r, conf)
-	case c.as == neither:
+	case c.as == otherPlugin:
 		c.nothing = true
 		return c, nil
 	}

@@ -1,7 +1,7 @@
 // Package config reads the agent's config file and validates it strictly.
 //
 // The keys are Antrea's wherever Antrea has the key, so Fairlead starts with the ConfigMap of an Antrea cluster. One
-// table (Table) lists every key of Antrea's agent and controller, and Fairlead's own, each with one of three fates:
+// table (Table) lists every key of Antrea's agent and controller, and Fairlead's own, each with one of three effects:
 // honoured; ignored, with a warning that says what Fairlead does instead; or refused with the reason, where ignoring
 // the key would silently disable encryption, policy or egress. A key that is not in the table is an error. All errors
 // in a file are reported together, each with its line and column.

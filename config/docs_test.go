@@ -20,10 +20,10 @@ func TestDocs(t *testing.T) {
 	for part, table := range map[string]string{
 		"honoured":            honouredTable(honouredKeys()),
 		"controller honoured": honouredTable(honouredControllerKeys()),
-		"refused":             fateTable(agentKeys(), Refused),
-		"ignored":             fateTable(agentKeys(), Ignored),
+		"refused":             effectTable(agentKeys(), Refused),
+		"ignored":             effectTable(agentKeys(), Ignored),
 		"gates":               gatesTable(),
-		"controller":          fateTable(controllerKeys(), Ignored),
+		"controller":          effectTable(controllerKeys(), Ignored),
 	} {
 		section := regexp.MustCompile(`(?s)(<!-- begin ` + part + `:[^>]*-->\n).*(<!-- end ` + part + ` -->)`)
 		if !section.MatchString(text) {
@@ -84,20 +84,20 @@ func honouredTable(keys []Entry) string {
 	for _, e := range keys {
 		text := e.Text
 		for _, x := range e.Except {
-			text += fmt.Sprintf(". `%s` is %s: %s", x.Value, map[Fate]string{
-				Ignored: "accepted with a warning", Refused: "refused"}[x.Fate], x.Text)
+			text += fmt.Sprintf(". `%s` is %s: %s", x.Value, map[Effect]string{
+				Ignored: "accepted with a warning", Refused: "refused"}[x.Effect], x.Text)
 		}
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", e.Key, e.Default, e.Want.Text, text)
 	}
 	return b.String()
 }
 
-func fateTable(entries []Entry, fate Fate) string {
+func effectTable(entries []Entry, effect Effect) string {
 	var b strings.Builder
-	headline := map[Fate]string{Ignored: "what Fairlead does instead", Refused: "why"}[fate]
+	headline := map[Effect]string{Ignored: "what Fairlead does instead", Refused: "why"}[effect]
 	fmt.Fprintf(&b, "| key | value | harmless | %s |\n| --- | --- | --- | --- |\n", headline)
 	for _, e := range entries {
-		if e.Fate != fate {
+		if e.Effect != effect {
 			continue
 		}
 		harmless := ""
@@ -111,9 +111,9 @@ func fateTable(entries []Entry, fate Fate) string {
 
 func gatesTable() string {
 	var b strings.Builder
-	b.WriteString("| gate | fate | why, or what Fairlead does instead |\n| --- | --- | --- |\n")
+	b.WriteString("| gate | effect | why, or what Fairlead does instead |\n| --- | --- | --- |\n")
 	for _, e := range featureGates() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", leaf(e.Key), e.Fate, e.Text)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", leaf(e.Key), e.Effect, e.Text)
 	}
 	return b.String()
 }

@@ -25,14 +25,14 @@ func (f File) String() string {
 	return "antrea-agent.conf and antrea-controller.conf"
 }
 
-// Fate is what happens to a key that is set.
-type Fate string
+// Effect is what happens to a key that is set.
+type Effect string
 
-// The three fates.
+// The three effects.
 const (
-	Honoured Fate = "honoured"
-	Ignored  Fate = "ignored"
-	Refused  Fate = "refused"
+	Honoured Effect = "honoured"
+	Ignored  Effect = "ignored"
+	Refused  Effect = "refused"
 )
 
 // Entry is one row of the table.
@@ -40,14 +40,14 @@ type Entry struct {
 	In File
 	// Key is the path of the key, its sections joined by dots.
 	Key string
-	// Want says which values are valid, for any fate.
+	// Want says which values are valid, for any effect.
 	Want Want
 	// Default is the value, as YAML, of an honoured key that is not set.
 	Default string
-	Fate    Fate
-	// Except lists values of an honoured key with a fate of their own.
+	Effect  Effect
+	// Except lists values of an honoured key with an effect of their own.
 	Except []Exception
-	// Harmless lists values to which the fate does not apply, because they lose nothing: Fairlead does that anyway, or
+	// Harmless lists values to which the effect does not apply, because they lose nothing: Fairlead does that anyway, or
 	// they tune what it does not have. An unset value (null, "", an empty list) is always harmless.
 	Harmless []string
 	// Text says what an honoured key does, what Fairlead does instead of an ignored one, or why a key is refused.
@@ -56,24 +56,24 @@ type Entry struct {
 	set func(*values, Value)
 }
 
-// Exception is the fate of one value of a key.
+// Exception is the effect of one value of a key.
 type Exception struct {
-	Value string
-	Fate  Fate
-	Text  string
+	Value  string
+	Effect Effect
+	Text   string
 }
 
-// fate returns what happens to value v of this key, and why.
-func (e Entry) fate(v Value) (Fate, string) {
+// effect returns what happens to value v of this key, and why.
+func (e Entry) effect(v Value) (Effect, string) {
 	for _, x := range e.Except {
 		if x.Value == v.text {
-			return x.Fate, x.Text
+			return x.Effect, x.Text
 		}
 	}
 	if slices.Contains(e.Harmless, v.text) {
 		return Honoured, ""
 	}
-	return e.Fate, e.Text
+	return e.Effect, e.Text
 }
 
 // Table returns every known key: those of the agent, then those of the controller, then the feature gates, which are

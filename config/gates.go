@@ -1,10 +1,10 @@
 package config
 
-// gate is an Antrea feature gate; its fate is that of the value true.
+// gate is an Antrea feature gate; its effect is that of the value true.
 type gate struct {
-	name string
-	fate Fate
-	text string
+	name   string
+	effect Effect
+	text   string
 }
 
 // featureGates are the rows for Antrea's feature gates and for the two that enable many at once. Antrea accepts every
@@ -60,7 +60,7 @@ func featureGates() []Entry {
 			harmless = append(harmless, "true")
 		}
 		rows = append(rows, Entry{In: Agent | Controller, Key: "featureGates." + g.name, Want: boolean(),
-			Fate: g.fate, Harmless: harmless, Text: g.text})
+			Effect: g.effect, Harmless: harmless, Text: g.text})
 	}
 	return rows
 }

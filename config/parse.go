@@ -145,7 +145,7 @@ func (p *parser) key(key string, name, value *yaml.Node) {
 	}
 }
 
-// entry parses the value of a key of the table and applies its fate.
+// entry parses the value of a key of the table and applies its effect.
 func (p *parser) entry(e Entry, name, value *yaml.Node) {
 	v, err := e.Want.of(value)
 	if errors.Is(err, errUnset) {
@@ -156,13 +156,13 @@ func (p *parser) entry(e Entry, name, value *yaml.Node) {
 		p.faulty[e.Key] = true
 		return
 	}
-	switch fate, text := e.fate(v); fate {
+	switch effect, text := e.effect(v); effect {
 	case Refused:
 		p.fail(name, e.Key, fmt.Sprintf("%s is not supported: %s", v.text, text))
 		p.faulty[e.Key] = true
 		return
 	case Ignored:
-		if e.Fate == Ignored {
+		if e.Effect == Ignored {
 			text = "has no effect: " + text
 		}
 		p.warn(name, e.Key, text)

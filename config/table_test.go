@@ -95,12 +95,12 @@ func TestTableRowsAreComplete(t *testing.T) {
 		if e.Text == "" || e.Want.Text == "" || e.In == 0 {
 			t.Errorf("%s: a row needs a file, a text and the values it takes", e.Key)
 		}
-		if honoured := e.Fate == Honoured; honoured != (e.set != nil) || honoured != (e.Default != "") {
+		if honoured := e.Effect == Honoured; honoured != (e.set != nil) || honoured != (e.Default != "") {
 			t.Errorf("%s: a key is honoured if, and only if, it has a default and is stored", e.Key)
 		}
 		for _, v := range append(exceptions(e), e.Harmless...) {
 			if _, err := readValue(t, e, v); err != nil {
-				t.Errorf("%s: %s has a fate of its own and is no valid value: %v", e.Key, v, err)
+				t.Errorf("%s: %s has an effect of its own and is no valid value: %v", e.Key, v, err)
 			}
 		}
 	}
@@ -114,23 +114,23 @@ func exceptions(e Entry) []string {
 	return values
 }
 
-// Every value of every key has its fate: alone in a file, in the section where it belongs.
-func TestFates(t *testing.T) {
+// Every value of every key has its effect: alone in a file, in the section where it belongs.
+func TestEffects(t *testing.T) {
 	for _, e := range Table() {
 		for _, in := range []File{Agent, Controller} {
 			if e.In&in == 0 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", in, e.Key), func(t *testing.T) {
-				// A key may have only values with a fate of their own.
+				// A key may have only values with an effect of their own.
 				if v := e.sample(t); !slices.Contains(append(exceptions(e), e.Harmless...), v) {
-					expect(t, in, e, v, e.Fate, e.Text)
+					expect(t, in, e, v, e.Effect, e.Text)
 				}
 				for _, v := range e.Harmless {
 					expect(t, in, e, v, Honoured, "")
 				}
 				for _, x := range e.Except {
-					expect(t, in, e, x.Value, x.Fate, x.Text)
+					expect(t, in, e, x.Value, x.Effect, x.Text)
 				}
 				expect(t, in, e, "null", Honoured, "")
 				if _, err := run(in, lines(e.Key, "{a: {b: c}}")); err == nil {
@@ -141,7 +141,7 @@ func TestFates(t *testing.T) {
 	}
 }
 
-func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string) {
+func expect(t *testing.T, in File, e Entry, value string, effect Effect, text string) {
 	t.Helper()
 	config := lines(e.Key, value)
 	switch {
@@ -152,17 +152,17 @@ func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string
 	}
 	warnings, err := run(in, config)
 	switch {
-	case fate == Refused && err == nil:
+	case effect == Refused && err == nil:
 		t.Errorf("%s: accepted, want it refused", value)
-	case fate == Refused && !strings.Contains(err.Error(), e.Key+": "+value+" is not supported: "+text) &&
+	case effect == Refused && !strings.Contains(err.Error(), e.Key+": "+value+" is not supported: "+text) &&
 		!strings.Contains(err.Error(), "[…] is not supported: "+text):
 		t.Errorf("%s: %v\nwant it refused: %s", value, err, text)
-	case fate != Refused && err != nil:
+	case effect != Refused && err != nil:
 		t.Errorf("%s: %v", value, err)
-	case fate == Honoured && len(warnings) > 0:
+	case effect == Honoured && len(warnings) > 0:
 		t.Errorf("%s: warnings %v, want none", value, warnings)
-	case fate == Ignored && e.Fate == Ignored && len(warnings) == 1 && warnings[0].Text == "has no effect: "+text:
-	case fate == Ignored && (len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, text)):
+	case effect == Ignored && e.Effect == Ignored && len(warnings) == 1 && warnings[0].Text == "has no effect: "+text:
+	case effect == Ignored && (len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, text)):
 		t.Errorf("%s: warnings %v, want one: %s", value, warnings, text)
 	}
 }
@@ -220,7 +220,7 @@ func fields(prefix string, v reflect.Value) map[string]any {
 	return out
 }
 
-// sample returns a valid value of e that is not its default, preferably one without a fate of its own.
+// sample returns a valid value of e that is not its default, preferably one without an effect of its own.
 func (e Entry) sample(t *testing.T) string {
 	t.Helper()
 	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s", "20s",
@@ -233,7 +233,7 @@ func (e Entry) sample(t *testing.T) string {
 		if err != nil || s == e.Default {
 			continue
 		}
-		if fate, text := e.fate(v); fate == e.Fate && text == e.Text {
+		if effect, text := e.effect(v); effect == e.Effect && text == e.Text {
 			return s
 		}
 	}

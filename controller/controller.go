@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 	w := newWorld(o)
 	events := recorder(ctx, o.Kubernetes)
 	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
-		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m, events: events,
+		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.subscribe(), metrics: m, events: events,
 		warning: poolstatus.Warning{Percent: o.Config.PoolWarningPercent, Grows: forecast.Growth{}},
 		every:   o.Intervals, log: o.Log.WithName("poolstatus")}
 	sets := newStatefulSets(o, w, events, m)

@@ -61,7 +61,7 @@ func TestPortInUse(t *testing.T) {
 func TestTwoOnOneNode(t *testing.T) {
 	o, l := silent(t)
 	dir := t.TempDir()
-	if err := Ask(t.Context(), filepath.Join(dir, "a"), "healthz"); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if err := Query(t.Context(), filepath.Join(dir, "a"), "healthz"); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("no server: %v", err)
 	}
 	ended := make(chan error, 2)
@@ -75,8 +75,8 @@ func TestTwoOnOneNode(t *testing.T) {
 			}
 		}
 		go func() { ended <- Run(ctx, o) }()
-		await(t, func() error { return Ask(t.Context(), o.HealthSocket, "healthz") })
-		if err := Ask(t.Context(), o.HealthSocket, "readyz"); err == nil || err.Error() != "caches are not synced with the API server yet" {
+		await(t, func() error { return Query(t.Context(), o.HealthSocket, "healthz") })
+		if err := Query(t.Context(), o.HealthSocket, "readyz"); err == nil || err.Error() != "caches are not synced with the API server yet" {
 			t.Errorf("%s is ready, and the API server says nothing: %v", name, err)
 		}
 	}

@@ -25,9 +25,9 @@ func serveSocket(ctx context.Context, path string, h http.Handler) error {
 	return serve(ctx, path, listener, h)
 }
 
-// Ask requests "healthz" or "readyz" from the controller that serves the socket. It returns nil on success, else what
+// Query requests "healthz" or "readyz" from the controller that serves the socket. It returns nil on success, else what
 // the controller reports, or why it did not reply.
-func Ask(ctx context.Context, socket, what string) error {
+func Query(ctx context.Context, socket, what string) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}

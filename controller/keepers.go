@@ -35,16 +35,16 @@ func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 // API server is read. A pod keeps the address that it has.
 func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string][]api.IPAllocation,
 	sets map[string]bool) {
-	look := time.Since(s.looked) >= s.every.Keepers
-	if look {
-		s.looked = time.Now()
+	due := time.Since(s.checkedAt) >= s.every.Keepers
+	if due {
+		s.checkedAt = time.Now()
 	}
 	for uid, list := range kept {
 		r := *list[0].Spec.Reservation
-		if sets[uid] || r.Kind != api.KindStatefulSet && !look {
+		if sets[uid] || r.Kind != api.KindStatefulSet && !due {
 			continue
 		}
-		gone, asks, err := s.ask(ctx, r)
+		gone, requests, err := s.readOwner(ctx, r)
 		if err != nil {
 			if ctx.Err() == nil {
 				s.log.Error(err, "cannot determine whether the owner is gone; keeping its reservations", "owner", r.String())
@@ -55,16 +55,16 @@ func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string]
 			switch {
 			case gone:
 				s.unreserve(ctx, a, "owner is gone")
-			case !asks && a.Spec.Phase == api.PhaseReserved:
+			case !requests && a.Spec.Phase == api.PhaseReserved:
 				s.unreserve(ctx, a, "owner no longer requests it")
 			}
 		}
 	}
 }
 
-// ask reads from the API server whether the object of reservation r is gone, and whether it still requests reserved
-// addresses.
-func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (gone, asks bool, err error) {
+// readOwner reads from the API server whether the object of reservation r is gone, and whether it still requests
+// reserved addresses.
+func (s *statefulSets) readOwner(ctx context.Context, r api.AllocationReservation) (gone, requests bool, err error) {
 	resource, known := resourceOf(r.Kind)
 	if !known {
 		return false, true, nil // maybe of a later version of Fairlead
@@ -85,8 +85,8 @@ func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (go
 		at = at[2:]
 	}
 	annotations, _, err := unstructured.NestedStringMap(u.Object, at...)
-	_, asks = annotations[api.AnnotationSticky]
-	return false, asks, err
+	_, requests = annotations[api.AnnotationSticky]
+	return false, requests, err
 }
 
 // adopt reserves for the set the addresses that its pods already have: pods that are older than the set (deleted with
@@ -115,7 +115,7 @@ func (s *statefulSets) adoptOne(ctx context.Context, n ordinals.Needs, want ordi
 			continue
 		}
 		a.Spec.Reservation = n.Reservation(want.Ordinal)
-		if is, _, ok := ordinals.SlotOf(a); !ok || is != want || !slices.Contains(n.Asked.Pools, a.Spec.Pool) {
+		if is, _, ok := ordinals.SlotOf(a); !ok || is != want || !slices.Contains(n.Requested.Pools, a.Spec.Pool) {
 			continue
 		}
 		pod, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).

@@ -76,7 +76,7 @@ func TestAdoptedAddresses(t *testing.T) {
 		known := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		must(t, known.Add(&held))
 		s := &statefulSets{client: client, store: store, world: &world{allocations: known}, log: logr.Discard()}
-		needs := ordinals.Needs{Set: set, Asked: selection.PoolRequest{Pools: []string{"pool"}}}
+		needs := ordinals.Needs{Set: set, Requested: selection.PoolRequest{Pools: []string{"pool"}}}
 		_, found, err := s.adoptOne(t.Context(), needs, ordinals.Slot{Ordinal: 0, Family: 4})
 		server.Close()
 		if found != c.adopts || (err != nil) != c.fails {

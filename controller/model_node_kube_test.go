@@ -32,7 +32,7 @@ type machine struct {
 	sandboxes map[string]*podSandbox
 	// pending is on the disk: owners whose addresses are to be released, by container.
 	pending map[string]api.AllocationOwner
-	// blind: at this look the agent sees none of what is there.
+	// blind: at this check the agent sees none of what is there.
 	blind bool
 	agent *modelAgent
 }
@@ -84,16 +84,16 @@ func (mc *machine) startAgent() {
 	a.Allocator = allocator.New(allocator.Config{Store: allocation.NewKubernetes(client), Node: mc.name, Cooling: cooling,
 		Log: logr.Discard()})
 	a.Node = reclaim.Node{Allocator: a.Allocator, Grace: 10 * time.Second, Clock: func() time.Duration { return a.now },
-		See: mc.see, Lock: func(api.AllocationOwner) (func(), bool) { return func() {}, true }}
+		State: mc.see, Lock: func(api.AllocationOwner) (func(), bool) { return func() {}, true }}
 	mc.agent = a
 }
 
-func (mc *machine) see(o api.AllocationOwner) (reclaim.Sight, error) {
+func (mc *machine) see(o api.AllocationOwner) (reclaim.OwnerState, error) {
 	if mc.blind {
-		return reclaim.Sight{BootID: mc.bootID(), NetnsGone: true}, nil
+		return reclaim.OwnerState{BootID: mc.bootID(), NetnsGone: true}, nil
 	}
 	s := mc.sandboxes[o.ContainerID]
-	return reclaim.Sight{BootID: mc.bootID(), NetnsGone: s == nil,
+	return reclaim.OwnerState{BootID: mc.bootID(), NetnsGone: s == nil,
 		Interface: s != nil && !s.other && len(s.addrs) > 0}, nil
 }
 
@@ -139,7 +139,7 @@ func (mc *machine) looks(later time.Duration) {
 		return
 	}
 	a.looked = true
-	freed, _ := a.TakeBack(ctx, held)
+	freed, _ := a.Reclaim(ctx, held)
 	mc.m.done["freed by its node"] += len(freed)
 }
 

@@ -14,15 +14,15 @@ import (
 // Events of NodeIPAM about Nodes.
 
 const (
-	// tellAgain is when an Event is written again. The API server deletes it after an hour.
-	tellAgain = 30 * time.Minute
+	// rewriteAfter is when an Event is written again. The API server deletes it after an hour.
+	rewriteAfter = 30 * time.Minute
 	// eventsInPass is how many are written in a pass, the others by later ones: thousands of Nodes may wait.
 	eventsInPass = 50
 )
 
 // report writes Events about Nodes that wait or have faulty podCIDRs, and logs them.
 func (n *nodeIPAM) report(p nodecidr.Plan) {
-	maps.DeleteFunc(n.reported, func(_ string, at time.Time) bool { return time.Since(at) > tellAgain })
+	maps.DeleteFunc(n.reported, func(_ string, at time.Time) bool { return time.Since(at) > rewriteAfter })
 	for _, w := range p.Waiting {
 		n.warn(w.Node, types.UID(w.UID), api.EventCIDRNotAvailable, w.Cause, w.Why)
 	}
@@ -40,10 +40,10 @@ func (n *nodeIPAM) report(p nodecidr.Plan) {
 // warn writes an Event about a Node, unless one of that reason and cause was written recently.
 func (n *nodeIPAM) warn(node string, uid types.UID, reason, cause, text string) {
 	key := string(uid) + reason + cause
-	if _, reported := n.reported[key]; reported || n.told >= eventsInPass {
+	if _, reported := n.reported[key]; reported || n.eventsWritten >= eventsInPass {
 		return
 	}
-	n.told++
+	n.eventsWritten++
 	n.reported[key] = time.Now()
 	n.log.Info("problem with a Node", "node", node, "reason", reason, "message", text)
 	n.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning,

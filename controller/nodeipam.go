@@ -67,15 +67,15 @@ type term struct {
 	seen bool
 	// reported is when a message was last reported, by the Node's UID, its reason and cause.
 	reported map[string]time.Time
-	// told is how many Events were written in this pass.
-	told int
+	// eventsWritten is how many Events were written in this pass.
+	eventsWritten int
 }
 
 // atOnce is how many Nodes are assigned podCIDRs concurrently.
 const atOnce = 16
 
 func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *nodeIPAM {
-	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.news(), events: events, metrics: m,
+	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.subscribe(), events: events, metrics: m,
 		vacancies: evidence.Vacancies{Client: o.Kubernetes, Grace: o.Config.Reclaim.GracePeriod},
 		every:     o.Intervals, log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
 	n.claims, n.claimsFeed = feed(w, api.ClaimResource, func(c *api.PodCIDRClaim) *api.PodCIDRClaim { return c })
@@ -104,11 +104,11 @@ func (n *nodeIPAM) run(ctx context.Context) {
 			return
 		}
 	}
-	var asked time.Time
+	var checked time.Time
 	for {
-		if time.Since(asked) > n.every.OtherAllocator {
-			n.ask(ctx)
-			asked = time.Now()
+		if time.Since(checked) > n.every.OtherAllocator {
+			n.checkAllocators(ctx)
+			checked = time.Now()
 		}
 		n.pass(ctx)
 		if !pause(ctx, n.every.Pass, nil) || !pause(ctx, n.every.PassAtLeast-n.every.Pass, n.news) {
@@ -194,22 +194,22 @@ func (n *nodeIPAM) assignedNow(ctx context.Context) (map[string]assignedNode, er
 	}
 }
 
-// ask checks for another allocator.
-func (n *nodeIPAM) ask(ctx context.Context) {
+// checkAllocators finds out whether another allocator is active.
+func (n *nodeIPAM) checkAllocators(ctx context.Context) {
 	if n.otherAllocator == nil || n.seen {
 		return
 	}
-	who, err := n.otherAllocator(ctx)
+	allocator, err := n.otherAllocator(ctx)
 	if err != nil {
 		n.log.V(1).Info("cannot determine whether kube-controller-manager assigns podCIDRs", "reason", err.Error())
 		return
 	}
-	if who != n.other && who != "" {
-		n.log.Error(errors.New(stopped(who)), "podCIDR assignment is stopped")
-	} else if who != n.other {
+	if allocator != n.other && allocator != "" {
+		n.log.Error(errors.New(stopped(allocator)), "podCIDR assignment is stopped")
+	} else if allocator != n.other {
 		n.log.Info("no other allocator is active any more, podCIDR assignment resumes", "allocator", n.other)
 	}
-	n.other = who
+	n.other = allocator
 }
 
 // stopped is the message that there are two allocators, and what to do.
@@ -221,7 +221,7 @@ func stopped(who string) string {
 
 // pass makes one pass. What failed is retried by the next one.
 func (n *nodeIPAM) pass(ctx context.Context) {
-	n.told = 0
+	n.eventsWritten = 0
 	n.watchOthers(ctx)
 	plan, err := nodecidr.Make(n.facts())
 	if err != nil { // the config has been validated
@@ -373,7 +373,7 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 		if len(node.Spec.PodCIDRs) == 0 || n.ours[node.UID] {
 			continue
 		}
-		who, err := n.giver(ctx, node)
+		writer, err := n.podCIDRWriter(ctx, node)
 		if err != nil {
 			if ctx.Err() == nil {
 				n.log.Error(err, "cannot determine yet who assigned the podCIDRs of a Node", "node", node.Name)
@@ -382,27 +382,27 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 		}
 		n.ours[node.UID] = true
 		switch {
-		case byHand(who):
+		case isKubectl(writer):
 			n.log.Info("a podCIDR was set manually: it counts as in use, and assignment continues", "node", node.Name,
 				"podCIDRs", node.Spec.PodCIDRs)
-		case who != "":
-			n.other, n.seen = who, true
-			why := fmt.Sprintf("%s has assigned podCIDR %s to Node %s. %s", who, node.Spec.PodCIDRs[0], node.Name, stopped(who))
+		case writer != "":
+			n.other, n.seen = writer, true
+			why := fmt.Sprintf("%s has assigned podCIDR %s to Node %s. %s", writer, node.Spec.PodCIDRs[0], node.Name, stopped(writer))
 			n.log.Error(errors.New(why), "podCIDR assignment is stopped")
 			n.warn(node.Name, node.UID, api.EventOtherAllocatorActive, why, why)
 		}
 	}
 }
 
-// byHand reports whether a component that wrote podCIDRs is kubectl, by the names that its commands give themselves: a
-// manual change concerns one Node, and no other Node will get podCIDRs that way.
-func byHand(manager string) bool {
+// isKubectl reports whether a component that wrote podCIDRs is kubectl, by the names that its commands give themselves:
+// a manual change concerns one Node, and no other Node will get podCIDRs that way.
+func isKubectl(manager string) bool {
 	return manager == "kubectl" || strings.HasPrefix(manager, "kubectl-")
 }
 
-// giver is the component that has written the podCIDRs of a Node, by its managed fields; empty if it was
+// podCIDRWriter is the component that has written the podCIDRs of a Node, by its managed fields; empty if it was
 // fairlead-controller, which has claimed them before.
-func (n *nodeIPAM) giver(ctx context.Context, node *corev1.Node) (string, error) {
+func (n *nodeIPAM) podCIDRWriter(ctx context.Context, node *corev1.Node) (string, error) {
 	for _, p := range podCIDRs(node) {
 		u, err := n.client.Resource(api.ClaimResource).Get(ctx, nodecidr.Name(p), metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {

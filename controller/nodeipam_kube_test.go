@@ -312,7 +312,7 @@ func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 		}
 		return ""
 	})
-	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/4 { // the last look that saw the Pod was before
+	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/4 { // the last check that saw the Pod was before
 		t.Errorf("assigned %s after the Pod was gone, want the grace period between two looks", took)
 	}
 }

@@ -65,7 +65,7 @@ func TestEventsOfAFullRange(t *testing.T) {
 				Why: fmt.Sprintf("all are in use, %d of deleted Nodes", pass), Cause: "IPv4"})
 		}
 		before := len(events.Events)
-		n.told = 0
+		n.eventsWritten = 0
 		n.report(p)
 		if got := len(events.Events) - before; got > eventsInPass {
 			t.Errorf("%d Events in pass %d", got, pass)
@@ -74,7 +74,7 @@ func TestEventsOfAFullRange(t *testing.T) {
 	if got := len(events.Events); got != waiting {
 		t.Errorf("%d Events, want one for each of %d Nodes", got, waiting)
 	}
-	n.told = 0
+	n.eventsWritten = 0
 	n.report(nodecidr.Plan{Waiting: []nodecidr.Waiting{{Node: "n0", UID: "0", Why: "another", Cause: "IPv6"}}})
 	if got := len(events.Events); got != waiting+1 {
 		t.Errorf("another cause is not told: %d Events", got)

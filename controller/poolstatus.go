@@ -67,7 +67,7 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 func (s *poolStatus) pass(ctx context.Context) {
 	states := s.read()
 	reports := poolstatus.Of(states, s.warning)
-	s.warning.Grows.Note(time.Now(), reports)
+	s.warning.Grows.Record(time.Now(), reports)
 	s.metrics.set(reports, s.warning.Grows)
 	for _, state := range states {
 		obj, _, _ := s.world.pools.GetByKey(state.Pool.Name) // maybe with a newer resourceVersion
@@ -177,7 +177,7 @@ const sweepMost = 100
 // sweep removes expired allocations without an owner, so that they do not count as used.
 func (s *poolStatus) sweep(ctx context.Context, allocations []*api.IPAllocation) {
 	now := time.Now()
-	over := slices.DeleteFunc(allocations, func(a *api.IPAllocation) bool { return !allocator.Over(*a, now) })
+	over := slices.DeleteFunc(allocations, func(a *api.IPAllocation) bool { return !allocator.Expired(*a, now) })
 	slices.SortFunc(over, func(a, b *api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })
 	for _, a := range over[:min(len(over), sweepMost)] {
 		err := s.allocations.Delete(ctx, a.Name, metav1.DeleteOptions{

@@ -46,9 +46,9 @@ type reclaimer struct {
 
 // lostNode is the state of one such node.
 type lostNode struct {
-	looks reclaim.Looks
-	asked time.Duration // when the API server was last read for it, 0 for never
-	kept  map[string]int
+	tracker reclaim.Tracker
+	readAt  time.Duration // when the API server was last read for it, 0 for never
+	kept    map[string]int
 }
 
 // Requests to the API server are bounded: nodes checked in a pass, and addresses reclaimed in one.
@@ -61,7 +61,7 @@ func newReclaimer(o Options, w *world, events record.EventRecorder, m *metrics) 
 	began := time.Now()
 	return &reclaimer{cfg: o.Config.Reclaim, every: o.Intervals,
 		client: o.Kubernetes, store: allocation.NewKubernetes(o.Client), world: w,
-		news: w.news(), events: events, clock: func() time.Duration { return time.Since(began) },
+		news: w.subscribe(), events: events, clock: func() time.Duration { return time.Since(began) },
 		metrics: newReclaimMetrics(m), log: o.Log.WithName("reclaim")}
 }
 
@@ -100,7 +100,7 @@ func (r *reclaimer) pass(ctx context.Context) {
 	left := freesInPass
 	for _, node := range r.inTurn() {
 		if left > 0 && ctx.Err() == nil {
-			left -= r.look(ctx, node, of[node], left)
+			left -= r.checkNode(ctx, node, of[node], left)
 		}
 	}
 	r.metrics.set(r.lost)
@@ -117,7 +117,7 @@ func clusterNodes(nodes []*corev1.Node) map[string]reclaim.ClusterNode {
 // inTurn are some of the lost nodes, those checked longest ago first.
 func (r *reclaimer) inTurn() []string {
 	names := slices.SortedFunc(maps.Keys(r.lost), func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.lost[a].asked, r.lost[b].asked), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(r.lost[a].readAt, r.lost[b].readAt), cmp.Compare(a, b))
 	})
 	return names[:min(len(names), nodesInPass)]
 }
@@ -131,14 +131,14 @@ const (
 	keptChanged = "changed" // the allocation was changed concurrently
 )
 
-// look checks one node in the API server, and at the second check reclaims what is lost, at most the given number. It
-// returns how many it reclaimed.
-func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Suspect, most int) (freed int) {
+// checkNode reads about one node from the API server, and at the second check reclaims what is lost, at most the given
+// number. It returns how many it reclaimed.
+func (r *reclaimer) checkNode(ctx context.Context, name string, suspects []reclaim.Suspect, most int) (freed int) {
 	n := r.lost[name]
-	n.asked, n.kept = max(r.clock(), 1), map[string]int{}
+	n.readAt, n.kept = max(r.clock(), 1), map[string]int{}
 	now, pods, err := r.evidence(ctx, name)
 	if err != nil {
-		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been alive in between
+		n.tracker, n.kept[keptUnknown] = reclaim.Tracker{}, len(suspects) // it may have been alive in between
 		r.report(name, "cannot determine whether a node is lost, keeping its addresses", "reason", err.Error())
 		return 0
 	}
@@ -155,7 +155,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 			gone = append(gone, s)
 		}
 	}
-	due := n.looks.Again(r.clock(), r.cfg.GracePeriod, gone)
+	due := n.tracker.Due(r.clock(), r.cfg.GracePeriod, gone)
 	n.kept[keptGrace] = len(gone) - min(len(due), most)
 	for _, s := range due[:min(len(due), most)] {
 		if kept := r.free(ctx, s); kept != "" {
@@ -214,7 +214,7 @@ func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
 
 // report logs what keeps a node's addresses, rate limited.
 func (r *reclaimer) report(node, message string, more ...any) {
-	maps.DeleteFunc(r.reported, func(_ string, at time.Duration) bool { return r.clock()-at > tellAgain })
+	maps.DeleteFunc(r.reported, func(_ string, at time.Duration) bool { return r.clock()-at > rewriteAfter })
 	if _, reported := r.reported[node+message]; reported {
 		return
 	}

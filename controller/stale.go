@@ -42,7 +42,7 @@ func (n *nodeIPAM) release(ctx context.Context, uid string, claims []nodecidr.Cl
 	for _, c := range claims {
 		podCIDRs = append(podCIDRs, c.PodCIDR)
 	}
-	vacant, err := n.vacancies.Look(ctx, claims[0].Node, uid, podCIDRs)
+	vacant, err := n.vacancies.Check(ctx, claims[0].Node, uid, podCIDRs)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ const keptCooling = allocator.DefaultCooling
 // address for one ordinal at the same time, allocation.Standing decides which is released. Agents create missing
 // reservations when they add a pod: those count as if created here.
 //
-// It also ends reservations for other kinds of objects when they are gone: see keepers.
+// It also ends reservations for other kinds of objects when they are gone: see releaseReservations.
 type statefulSets struct {
 	client              dynamic.Interface
 	store               allocation.Store
@@ -51,8 +51,8 @@ type statefulSets struct {
 
 	// reported is the last message about a set, and its time, by its UID. It is dropped with the leadership.
 	reported map[types.UID]reported
-	// looked is when objects other than StatefulSets were last checked.
-	looked time.Time
+	// checkedAt is when objects other than StatefulSets were last checked.
+	checkedAt time.Time
 }
 
 // reported is a message and its time.
@@ -62,7 +62,7 @@ type reported struct {
 }
 
 func newStatefulSets(o Options, w *world, events record.EventRecorder, m *metrics) *statefulSets {
-	s := &statefulSets{client: o.Client, store: allocation.NewKubernetes(o.Client), world: w, news: w.news(),
+	s := &statefulSets{client: o.Client, store: allocation.NewKubernetes(o.Client), world: w, news: w.subscribe(),
 		events: events, metrics: m, every: o.Intervals, log: o.Log.WithName("statefulsets")}
 	s.sets, s.setFeed = feed(w, statefulSetResource(), func(set *appsv1.StatefulSet) *appsv1.StatefulSet {
 		out := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name, UID: set.UID,
@@ -96,7 +96,7 @@ func (s *statefulSets) synced() bool {
 
 // run runs passes until ctx ends.
 func (s *statefulSets) run(ctx context.Context) {
-	s.reported, s.looked = map[types.UID]reported{}, time.Time{}
+	s.reported, s.checkedAt = map[types.UID]reported{}, time.Time{}
 	for {
 		if s.synced() {
 			s.pass(ctx)
@@ -169,7 +169,7 @@ func (s *statefulSets) serve(ctx context.Context, n ordinals.Needs, have []api.I
 			s.log.Error(err, "reserving addresses failed, will retry", "statefulSet", n.Set.Namespace+"/"+n.Set.Name)
 		}
 	case len(rest) > 0:
-		s.warn(n.Set, n.Lacks(rest))
+		s.warn(n.Set, n.ShortageText(rest))
 	default:
 		delete(s.reported, n.Set.UID)
 	}
@@ -195,7 +195,7 @@ func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []po
 		used := usedIn(listOf[api.IPAllocation](s.world.allocations), slices.Concat(have, n.Allocations(others)))
 		chosen := n.Place(rest, have, pools, used)
 		var got, taken []ordinals.Choice
-		got, taken, err = s.take(ctx, n, chosen)
+		got, taken, err = s.createReservations(ctx, n, chosen)
 		made, have = append(made, got...), append(have, n.Allocations(got)...)
 		rest = n.Missing(have)
 		if err != nil || len(taken) == 0 {
@@ -207,8 +207,8 @@ func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []po
 	return rest, err
 }
 
-// take creates reservations. taken are addresses that were allocated to others meanwhile.
-func (s *statefulSets) take(ctx context.Context, n ordinals.Needs, chosen []ordinals.Choice) (
+// createReservations creates reservations. taken are addresses that were allocated to others meanwhile.
+func (s *statefulSets) createReservations(ctx context.Context, n ordinals.Needs, chosen []ordinals.Choice) (
 	made, taken []ordinals.Choice, err error) {
 	for _, c := range chosen {
 		_, err := s.store.Create(ctx, n.Allocation(c))

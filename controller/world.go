@@ -166,8 +166,8 @@ func unlisted(r schema.GroupVersionResource, err error) error {
 	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }
 
-// news returns a channel that receives when there are changes. It must be called before follow.
-func (w *world) news() <-chan struct{} {
+// subscribe returns a channel that receives when there are changes. It must be called before follow.
+func (w *world) subscribe() <-chan struct{} {
 	c := make(chan struct{}, 1)
 	w.listeners = append(w.listeners, c)
 	return c

@@ -19,7 +19,7 @@ import (
 func TestKubeHeartbeatsAreNoNews(t *testing.T) {
 	c := newCluster(t)
 	w := newWorld(c.options(c.admin))
-	news := w.news()
+	news := w.subscribe()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { w.follow(ctx) })

@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// secondLook is the time between two checks of state that changes all the time.
-const secondLook = 2 * time.Second
+// recheckAfter is the time between two checks of state that changes all the time.
+const recheckAfter = 2 * time.Second
 
 func doctorCommand(conn *connection, node *localNode) *cobra.Command {
 	d := &examination{conn: conn, node: node}
@@ -109,7 +109,7 @@ func (d *examination) run(c *cobra.Command, chosen []string) error {
 }
 
 func (d *examination) options(chosen []string) (checks.Options, error) {
-	o := checks.Options{Checks: chosen, SecondLook: secondLook}
+	o := checks.Options{Checks: chosen, SecondLook: recheckAfter}
 	cfg, notHere, err := d.node.here()
 	if err != nil {
 		return o, err
@@ -150,7 +150,7 @@ func (d *examination) reaches(client *kube.Client, chosen []string) sides {
 	case client == nil:
 		return nil
 	}
-	return d.conn.asker(client).Sides
+	return d.conn.querier(client).Sides
 }
 
 // exitOf is the exit code of a result.

@@ -145,5 +145,5 @@ func (d imported) write(p *report.Printer) {
 		}
 	}
 	p.Line("%d can be imported, %d were imported now, %d existed, %d are skipped.", d.Counts[antrea.New],
-		d.Counts[antrea.Imported], d.Counts[antrea.There], d.Counts[antrea.Refused])
+		d.Counts[antrea.Imported], d.Counts[antrea.Exists], d.Counts[antrea.Refused])
 }

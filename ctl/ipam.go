@@ -207,7 +207,7 @@ Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share or may come to sha
 		RunE: func(c *cobra.Command, _ []string) error {
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
 				r := checks.Examine(ctx, checks.Options{Checks: []string{checks.CheckLeaks}, Client: client,
-					SecondLook: secondLook})
+					SecondLook: recheckAfter})
 				if failed := r.Failed(); len(failed) > 0 {
 					return errors.New(failed[0].Why)
 				}
@@ -304,13 +304,13 @@ func (r *release) run(c *cobra.Command, args []string) error {
 	}
 	ctx, again := r.conn.within(c) // the answer may have taken a while
 	defer again()
-	err, untold := cluster.Release(ctx, client, e, r.reason)
+	err, eventErr := cluster.Release(ctx, client, e, r.reason)
 	if err != nil {
 		return err
 	}
 	done := released{Evidence: e, Released: true, Note: e.Released()}
-	if untold != nil {
-		done.Note += fmt.Sprintf(". Writing an Event about it failed: %v", untold)
+	if eventErr != nil {
+		done.Note += fmt.Sprintf(". Writing an Event about it failed: %v", eventErr)
 	}
 	return r.out.write(c.OutOrStdout(), done, func(p *report.Printer) { p.Line("released %s: %s.", name, done.Note) })
 }

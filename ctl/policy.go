@@ -47,12 +47,12 @@ It shows what the policies mean; "fairleadctl policy trace" shows what Open vSwi
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			asked, err := parseAsked(args[0], args[1])
+			query, err := parseConnQuery(args[0], args[1])
 			if err != nil {
 				return cli.Usage(err)
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				q, err := asked.read(ctx, client)
+				q, err := query.read(ctx, client)
 				if err != nil {
 					return err
 				}
@@ -68,8 +68,8 @@ It shows what the policies mean; "fairleadctl policy trace" shows what Open vSwi
 	return c
 }
 
-// asked is the connection in question: each end is a pod or an address.
-type asked struct {
+// connQuery is the connection in question: each end is a pod or an address.
+type connQuery struct {
 	from, to connectionEnd
 	protocol policy.Protocol
 	port     uint16
@@ -87,7 +87,7 @@ func (e connectionEnd) String() string {
 	return e.pod.String()
 }
 
-func parseAsked(from, to string) (a asked, err error) {
+func parseConnQuery(from, to string) (a connQuery, err error) {
 	a.protocol = policy.TCP
 	to, protocol, named := strings.Cut(to, "/UDP")
 	if !named {
@@ -140,21 +140,21 @@ func parseEnd(text string) connectionEnd {
 
 // question is a connection, and the cluster's state that decides about it.
 type question struct {
-	asked
+	connQuery
 	*verdict.Cluster
 }
 
 // read reads the cluster's state.
-func (a asked) read(ctx context.Context, client *kube.Client) (question, error) {
+func (a connQuery) read(ctx context.Context, client *kube.Client) (question, error) {
 	c, err := verdict.Read(ctx, client, a.isEnd)
 	return question{a, c}, err
 }
 
 // isEnd reports whether a pod is an end of the connection.
-func (a asked) isEnd(key policy.PodKey) bool { return key == a.from.pod || key == a.to.pod }
+func (a connQuery) isEnd(key policy.PodKey) bool { return key == a.from.pod || key == a.to.pod }
 
-// answered is the output of "policy explain".
-type answered struct {
+// explanation is the output of "policy explain".
+type explanation struct {
 	From     string   `json:"from"`
 	To       string   `json:"to"`
 	Port     uint16   `json:"port,omitempty"`
@@ -164,7 +164,7 @@ type answered struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-func (a answered) write(p *report.Printer) {
+func (a explanation) write(p *report.Printer) {
 	verdict := map[bool]string{true: "allowed", false: "denied"}[a.Allowed]
 	port := map[bool]string{true: fmt.Sprintf(" port %d", a.Port)}[a.Port != 0]
 	p.Line("%s to %s%s (%s): %s", a.From, a.To, port, a.Protocol, verdict)
@@ -177,8 +177,8 @@ func (a answered) write(p *report.Printer) {
 }
 
 // answer judges the connection at both ends, for each pair of addresses of one family.
-func (q question) answer() (answered, error) {
-	a := answered{From: q.from.String(), To: q.to.String(), Port: q.port, Protocol: q.protocol.String(), Allowed: true,
+func (q question) answer() (explanation, error) {
+	a := explanation{From: q.from.String(), To: q.to.String(), Port: q.port, Protocol: q.protocol.String(), Allowed: true,
 		Problems: q.Problems}
 	from, err := q.addrs(q.from)
 	if err != nil {
@@ -222,7 +222,7 @@ func (q question) addrs(e connectionEnd) ([]netip.Addr, error) {
 }
 
 // judge adds what the rules of one end say.
-func (q question) judge(a *answered, d policy.Direction, end connectionEnd, peer netip.Addr) {
+func (q question) judge(a *explanation, d policy.Direction, end connectionEnd, peer netip.Addr) {
 	if end.addr.IsValid() {
 		return
 	}

@@ -19,7 +19,7 @@ func TestParseAsked(t *testing.T) {
 		return connectionEnd{pod: policy.PodKey{Namespace: "shop", Name: name}}
 	}
 	addr := connectionEnd{addr: netip.MustParseAddr("fd00::1")}
-	for text, want := range map[string]asked{
+	for text, want := range map[string]connQuery{
 		"shop/web shop/db:5432":     {pod("web"), pod("db"), policy.TCP, 5432},
 		"shop/web shop/db:53/UDP":   {pod("web"), pod("db"), policy.UDP, 53},
 		"shop/web shop/db:1/SCTP":   {pod("web"), pod("db"), policy.SCTP, 1},
@@ -29,12 +29,12 @@ func TestParseAsked(t *testing.T) {
 		"shop/web fd00::1":          {pod("web"), addr, 0, 0},
 	} {
 		from, to, _ := strings.Cut(text, " ")
-		if got, err := parseAsked(from, to); err != nil || got != want {
+		if got, err := parseConnQuery(from, to); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for _, to := range []string{"shop/db:http", "shop/db:0", "shop/db:70000", "shop/db:53/UDPx"} {
-		if got, err := parseAsked("shop/web", to); err == nil {
+		if got, err := parseConnQuery("shop/web", to); err == nil {
 			t.Errorf("%s: %+v and no error", to, got)
 		}
 	}
@@ -65,7 +65,7 @@ func TestExplainPolicies(t *testing.T) {
 			"ingress of shop/web: no policy isolates the pod, and no rule matches the connection: accepted"},
 	} {
 		from, to, _ := strings.Cut(text, " ")
-		parsed, err := parseAsked(from, to)
+		parsed, err := parseConnQuery(from, to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestShowPolicies(t *testing.T) {
 	}
 	db := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"}},
 		Status: corev1.PodStatus{PodIP: "10.0.0.2"}}
-	about := asked{from: parseEnd("shop/db")}
+	about := connQuery{from: parseEnd("shop/db")}
 	q := question{about, verdict.New([]corev1.Pod{db}, about.isEnd)}
 	q.Compiler.SetNamespace(policy.Namespace{Name: "shop"})
 	q.SetPolicy(p)
@@ -109,7 +109,7 @@ func TestShowPolicies(t *testing.T) {
 	if !reflect.DeepEqual(shown.Directions, want) || !slices.Equal(shown.Addresses, []string{"10.0.0.2"}) {
 		t.Errorf("%+v\nwant %+v", shown, want)
 	}
-	if _, err := (question{asked{from: parseEnd("shop/none")}, q.Cluster}).show(); err == nil {
+	if _, err := (question{connQuery{from: parseEnd("shop/none")}, q.Cluster}).show(); err == nil {
 		t.Error("a pod that does not exist has policies")
 	}
 }

@@ -37,7 +37,7 @@ in which they are evaluated. Rules with named ports are shown with the numbers t
 				return cli.Usage(fmt.Errorf("%s is an address, and policies apply to pods: name a pod", args[0]))
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				q, err := asked{from: end}.read(ctx, client)
+				q, err := connQuery{from: end}.read(ctx, client)
 				if err != nil {
 					return err
 				}
@@ -152,7 +152,7 @@ is evaluated on another node, run the same command there. Nothing is sent. It ne
 			if os.Geteuid() != 0 {
 				return errors.New("this needs root: sudo")
 			}
-			asked, err := parseAsked(args[0], args[1])
+			query, err := parseConnQuery(args[0], args[1])
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -161,7 +161,7 @@ is evaluated on another node, run the same command there. Nothing is sent. It ne
 				return err
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				q, err := asked.read(ctx, client)
+				q, err := query.read(ctx, client)
 				if err != nil {
 					return err
 				}
@@ -186,7 +186,7 @@ is evaluated on another node, run the same command there. Nothing is sent. It ne
 
 // tracedPolicies is the output of "policy trace": one answer for each pair of addresses.
 type tracedPolicies struct {
-	Explained answered         `json:"explained"`
+	Explained explanation      `json:"explained"`
 	Answers   []verdict.Answer `json:"answers"`
 }
 
@@ -201,7 +201,7 @@ func (q question) trace(ctx context.Context, sw *verdict.Switch) (t tracedPolici
 			if f.Is4() != a.Is4() {
 				continue
 			}
-			answer, err := sw.Ask(ctx, q.Cluster, verdict.Connection{FromPod: q.from.pod, ToPod: q.to.pod, From: f, To: a,
+			answer, err := sw.Evaluate(ctx, q.Cluster, verdict.Connection{FromPod: q.from.pod, ToPod: q.to.pod, From: f, To: a,
 				Protocol: q.protocol, Port: q.port})
 			if err != nil {
 				return t, err

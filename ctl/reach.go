@@ -61,7 +61,7 @@ agent does not run, 1 if this is unknown.`,
 			if err != nil {
 				return err
 			}
-			p, err := conn.asker(client).Pair(ctx, conn.timeout, args[0], args[1])
+			p, err := conn.querier(client).Pair(ctx, conn.timeout, args[0], args[1])
 			if err != nil {
 				return err
 			}
@@ -73,9 +73,9 @@ agent does not run, 1 if this is unknown.`,
 	return c
 }
 
-// asker queries agents: on a node, as root, that node's agent directly.
-func (f *connection) asker(client *kube.Client) agents.Asker {
-	k := agents.Asker{Client: client}
+// querier queries agents: on a node, as root, that node's agent directly.
+func (f *connection) querier(client *kube.Client) agents.Querier {
+	k := agents.Querier{Client: client}
 	if cfg, notHere, err := f.node.here(); err == nil && notHere == "" && os.Geteuid() == 0 {
 		k.Node = &cfg
 	}

@@ -72,7 +72,7 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	case os.Geteuid() != 0:
 		s.NotLookedAt = append(s.NotLookedAt, "this node's agent, Open vSwitch and uplink: needs root")
 	default:
-		s.Node = agents.Look(ctx, cfg, node.journal)
+		s.Node = agents.ReadState(ctx, cfg, node.journal)
 	}
 	if node.only {
 		s.NotLookedAt = append(s.NotLookedAt, "the cluster: --node-local")
@@ -97,7 +97,7 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	}
 	status := v.Status()
 	s.Cluster = &status
-	answers, unasked, err := conn.asker(client).All(ctx, v)
+	answers, unasked, err := conn.querier(client).All(ctx, v)
 	s.NotLookedAt = append(s.NotLookedAt, agents.Summarise(s.Cluster, answers, unasked, err)...)
 	return s, v.Missing(cluster.Nodes)
 }

@@ -103,7 +103,7 @@ is known is fine. 1: with --all-nodes, no agent has answered.`, `  sudo fairlead
 			return err
 		}
 		return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-			all, err := nics.Ask(ctx, client, nic)
+			all, err := nics.Query(ctx, client, nic)
 			if err != nil {
 				return err
 			}

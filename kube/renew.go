@@ -29,7 +29,7 @@ func (r *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.mu.Unlock()
 	resp, err := now.RoundTrip(req)
 	unknown := err == nil && resp.StatusCode == http.StatusUnauthorized
-	if !unknown && !strangers(err) {
+	if !unknown && !certificateRejected(err) {
 		return resp, err
 	}
 	next := r.renew()
@@ -42,8 +42,8 @@ func (r *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(req)
 }
 
-// strangers reports whether one side did not accept the other's certificate.
-func strangers(err error) bool {
+// certificateRejected reports whether one side did not accept the other's certificate.
+func certificateRejected(err error) bool {
 	verify, alert := (*tls.CertificateVerificationError)(nil), tls.AlertError(0)
 	return errors.As(err, &verify) || errors.As(err, &alert)
 }

@@ -70,7 +70,7 @@ func flowListMessage(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers, err := s.conn.AskOne(t.Context(), xid, request)
+	answers, err := s.conn.CallOne(t.Context(), xid, request)
 	if err != nil || len(answers) != 1 {
 		t.Fatalf("%d answers, %v", len(answers), err)
 	}

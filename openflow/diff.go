@@ -11,23 +11,23 @@ type Changes struct {
 	Added, Modified, Deleted int
 }
 
-func (c Changes) none() bool { return c == Changes{} }
+func (c Changes) empty() bool { return c == Changes{} }
 
-func (c Changes) and(d Changes) Changes {
+func (c Changes) plus(d Changes) Changes {
 	return Changes{c.Added + d.Added, c.Modified + d.Modified, c.Deleted + d.Deleted}
 }
 
 // confirmed is what the switch has confirmed to have.
 type confirmed struct {
-	flows map[Key]*have
+	flows map[Key]*knownFlow
 	// unsupported are flows with a match that no flow of Fairlead's can have.
 	unsupported []listed
 	// diffs counts calls of diff.
 	diffs uint64
 }
 
-// have is one flow on the switch. There may be tens of thousands: none is stored twice.
-type have struct {
+// knownFlow is one flow on the switch. There may be tens of thousands: none is stored twice.
+type knownFlow struct {
 	flow *Flow
 	// cookie is the flow's, or 0 until it is needed.
 	cookie uint64
@@ -40,7 +40,7 @@ type have struct {
 
 // newConfirmed stores a list of the switch's flows. It reuses what is unchanged from before: usually everything.
 func newConfirmed(list []listed, before confirmed) confirmed {
-	c := confirmed{flows: make(map[Key]*have, len(list))}
+	c := confirmed{flows: make(map[Key]*knownFlow, len(list))}
 	for i := range list {
 		l := &list[i]
 		if l.unsupported {
@@ -48,8 +48,8 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 			continue
 		}
 		k := l.flow.Key()
-		h := &have{}
-		if old := before.flows[k]; old != nil && old.flow.does(&l.flow) {
+		h := &knownFlow{}
+		if old := before.flows[k]; old != nil && old.flow.sameAs(&l.flow) {
 			h.flow, h.cookie = old.flow, old.cookie
 		} else {
 			flow := l.flow // a copy, so the list is not kept
@@ -64,8 +64,8 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 	return c
 }
 
-// does reports whether f, which has g's key, is the same flow.
-func (f *Flow) does(g *Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
+// sameAs reports whether f, which has g's key, is the same flow.
+func (f *Flow) sameAs(g *Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
 
 // diff returns what turns c into want: additions and replacements in the order of want, then deletions. Flows of the
 // kind keep are not deleted.
@@ -89,7 +89,7 @@ func (c *confirmed) diff(want []Flow, keep Kind) ([]change, Changes, error) {
 		}
 		kept++
 		h.wanted = c.diffs
-		if h.altered || !h.flow.does(f) {
+		if h.altered || !h.flow.sameAs(f) {
 			count.Modified++
 			todo = append(todo, change{flow: f})
 			continue
@@ -129,7 +129,7 @@ func (c *confirmed) apply(todo []change) {
 		case t.delete:
 			delete(c.flows, t.flow.Key())
 		default:
-			c.flows[t.flow.Key()] = &have{flow: t.flow}
+			c.flows[t.flow.Key()] = &knownFlow{flow: t.flow}
 		}
 	}
 	c.unsupported = nil

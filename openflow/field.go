@@ -52,11 +52,11 @@ type oxm struct {
 // fields are in the order in which ovs-ofctl prints them. OpenFlow requires a field after its prerequisites, and this
 // order satisfies that.
 var fields = mustIdentify([]*field{
-	{name: "pkt_mark", ofnet: "NXM_NX_PKT_MARK", in: some(func(m *Match) *Bits { return &m.PktMark }, always, markText)},
+	{name: "pkt_mark", ofnet: "NXM_NX_PKT_MARK", in: bitsField(func(m *Match) *Bits { return &m.PktMark }, always, markText)},
 	{name: "conj_id", ofnet: "NXM_NX_CONJ_ID", in: number(func(m *Match) *uint32 { return &m.ConjID })},
 	{name: "ct_state", ofnet: "NXM_NX_CT_STATE",
-		in: some(func(m *Match) *Bits { return &m.CTState }, always, flags("new", "est", "rel", "rpl", "inv", "trk"))},
-	{name: "ct_mark", ofnet: "NXM_NX_CT_MARK", in: some(func(m *Match) *Bits { return &m.CTMark }, always, markText)},
+		in: bitsField(func(m *Match) *Bits { return &m.CTState }, always, flags("new", "est", "rel", "rpl", "inv", "trk"))},
+	{name: "ct_mark", ofnet: "NXM_NX_CT_MARK", in: bitsField(func(m *Match) *Bits { return &m.CTMark }, always, markText)},
 	{name: "ct_nw_src", ofnet: "NXM_NX_CT_NW_SRC",
 		in: address(func(m *Match) *netip.Addr { return &m.CTSrc }, netip.Addr.Is4)},
 	{name: "ct_ipv6_src", ofnet: "NXM_NX_CT_IPV6_SRC",
@@ -96,24 +96,24 @@ var fields = mustIdentify([]*field{
 		in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
 	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printOtherProtocol, in: access{getNumber, putNumber, decimal}},
 	{name: "nw_ttl", ofnet: "NXM_NX_IP_TTL", in: number(func(m *Match) *uint8 { return &m.TTL })},
-	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", in: access{getFragment, putFragment, yes}},
+	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", in: access{getFragment, putFragment, appendYes}},
 	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", in: number(func(m *Match) *uint16 { return &m.ARPOp })},
 	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA",
 		in: ethernet(func(m *Match) *api.MAC { return &m.ARPSha })},
 	{name: "tcp_src", match: "tp_src", ofnet: "OXM_OF_TCP_SRC",
-		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoTCP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoTCP), portText)},
 	{name: "tcp_dst", match: "tp_dst", ofnet: "OXM_OF_TCP_DST",
-		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoTCP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoTCP), portText)},
 	{name: "udp_src", match: "tp_src", ofnet: "OXM_OF_UDP_SRC",
-		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoUDP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoUDP), portText)},
 	{name: "udp_dst", match: "tp_dst", ofnet: "OXM_OF_UDP_DST",
-		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoUDP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoUDP), portText)},
 	{name: "sctp_src", match: "tp_src", ofnet: "OXM_OF_SCTP_SRC",
-		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoSCTP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoSCTP), portText)},
 	{name: "sctp_dst", match: "tp_dst", ofnet: "OXM_OF_SCTP_DST",
-		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoSCTP), portText)},
+		in: bitsField(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoSCTP), portText)},
 	{name: "tcp_flags", id: 0x8000<<8 | 42, width: 2, // which libOpenflow does not have
-		in: some(func(m *Match) *Bits { return &m.TCPFlags }, ofProtocol(protoTCP),
+		in: bitsField(func(m *Match) *Bits { return &m.TCPFlags }, ofProtocol(protoTCP),
 			flags("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[200]", "[400]", "[800]"))},
 	{name: "icmp_type", ofnet: "OXM_OF_ICMPV4_TYPE", in: number(func(m *Match) *uint8 { return &m.ICMP })},
 	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE",
@@ -193,8 +193,8 @@ func hexadecimal(b []byte, o oxm) []byte {
 	return fmt.Appendf(b, "%#x", o.value.number())
 }
 
-func hardware(b []byte, o oxm) []byte { return append(b, o.mac().String()...) }
-func yes(b []byte, _ oxm) []byte      { return append(b, "yes"...) }
+func hardware(b []byte, o oxm) []byte  { return append(b, o.mac().String()...) }
+func appendYes(b []byte, _ oxm) []byte { return append(b, "yes"...) }
 
 func addrText(b []byte, o oxm) []byte {
 	if p := o.prefix(); !p.IsSingleIP() {
@@ -261,8 +261,8 @@ func inARP(m *Match, _ netip.Addr) bool  { return m.EtherType == ARP }
 func inIPv4(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is4() }
 func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() }
 
-// some accesses bits of a field that exists if is says so.
-func some(of func(*Match) *Bits, is func(*Match) bool, text textFunc) access {
+// bitsField accesses bits of a field that exists if is says so.
+func bitsField(of func(*Match) *Bits, is func(*Match) bool, text textFunc) access {
 	return access{
 		func(m *Match) (b bits, ok bool) {
 			if x := *of(m); x.Mask != 0 && is(m) {

@@ -16,17 +16,17 @@ type listing struct {
 
 // relist discards what the switch had.
 func (u *units) relist() *listing {
-	u.listed, u.listedGroups, u.differ = map[Key]*have{}, nil, map[uint32]struct{}{}
-	u.sent, u.dirty = false, map[uint32]maker{}
+	u.listed, u.listedGroups, u.differ = map[Key]*knownFlow{}, nil, map[uint32]struct{}{}
+	u.sent, u.dirty = false, map[uint32]unitFunc{}
 	return &listing{units: u}
 }
 
-// see reports whether a flow or a group is expected.
-func (l *listing) see(p seen.Part) bool {
+// isExpected reports whether a flow or a group is expected.
+func (l *listing) isExpected(p seen.Part) bool {
 	if l.expected == nil {
 		l.expected = seen.New(2 * len(l.want))
 		for id, wanted := range l.want {
-			unit := wanted.now()
+			unit := wanted.build()
 			for i := range unit.Flows {
 				l.expected.Expect(unit.Flows[i].hashTo, id)
 			}
@@ -56,15 +56,15 @@ func (l *listing) flow(x *listed) bool {
 	}
 	cookie, text := x.flow.cookieIn(l.text)
 	l.text = text
-	if altered := x.limited || x.cookie != cookie; altered || !l.see(x.flow.hashTo) {
+	if altered := x.limited || x.cookie != cookie; altered || !l.isExpected(x.flow.hashTo) {
 		flow := x.flow // a copy, so the list is not kept
-		l.listed[flow.Key()] = &have{flow: &flow, altered: altered}
+		l.listed[flow.Key()] = &knownFlow{flow: &flow, altered: altered}
 	}
 	return true
 }
 
 func (l *listing) group(g nx.Listed) {
-	if !g.Known || !l.see(g.HashTo) {
+	if !g.Known || !l.isExpected(g.HashTo) {
 		l.listedGroups = append(l.listedGroups, g)
 	}
 }
@@ -77,20 +77,20 @@ func (l *listing) end() {
 		return
 	}
 	for id := range l.expected.Incomplete() {
-		l.hold(id, l.expected)
+		l.markDiffering(id, l.expected)
 	}
 }
 
-// hold records that a Unit differs, and lists what the switch has of it: what was seen, or all.
-func (u *units) hold(id uint32, s *seen.Set) {
+// markDiffering records that a Unit differs, and lists what the switch has of it: what was seen, or all.
+func (u *units) markDiffering(id uint32, s *seen.Set) {
 	if _, held := u.differ[id]; held {
 		return
 	}
 	u.differ[id] = struct{}{}
-	unit := u.want[id].now()
+	unit := u.want[id].build()
 	for i := range unit.Flows {
 		if f := &unit.Flows[i]; s == nil || s.Seen(f.hashTo) {
-			u.listed[f.Key()] = &have{flow: f}
+			u.listed[f.Key()] = &knownFlow{flow: f}
 		}
 	}
 	if g := unit.group(id); len(g.Buckets) > 0 && (s == nil || s.Seen(g.HashTo)) {

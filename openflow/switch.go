@@ -28,10 +28,10 @@ type Switch struct {
 	// stale: what the switch has is not known.
 	stale atomic.Bool
 
-	syncing         sync.Mutex // held during a Sync; guards have
-	have            confirmed
+	syncing         sync.Mutex // held during a Sync; guards confirmed
+	confirmed       confirmed
 	units, policies units // of Services and of policies
-	heed            func(f *Flow, packets uint64, idle time.Duration)
+	onFlowStats     func(f *Flow, packets uint64, idle time.Duration)
 	// digest is the digest of what the switch had when it was last read, if nothing was sent since.
 	digest  *seen.Digest
 	renewal renewal
@@ -72,12 +72,12 @@ func (s *Switch) Done() <-chan struct{} { return s.conn.Done() }
 // Close ends the connection. The flows stay.
 func (s *Switch) Close() { s.conn.Close() }
 
-// Recent is how long a flow of a peer is reported by [Switch.Heed] after its last packet.
+// Recent is how long a flow of a peer is reported by [Switch.OnFlowStats] after its last packet.
 const Recent = 20 * time.Second
 
-// Heed has f called, when flows are listed, for verdict flows, with the number of packets that each has matched, and
-// for peers' flows that matched one recently, with how long ago. Call it before any Sync.
-func (s *Switch) Heed(f func(f *Flow, packets uint64, idle time.Duration)) { s.heed = f }
+// OnFlowStats has f called, when flows are listed, for verdict flows, with the number of packets that each has matched,
+// and for peers' flows that matched one recently, with how long ago. Call it before any Sync.
+func (s *Switch) OnFlowStats(f func(f *Flow, packets uint64, idle time.Duration)) { s.onFlowStats = f }
 
 // Resync makes the next Sync list the switch's flows again, and so find external changes.
 func (s *Switch) Resync() { s.stale.Store(true) }
@@ -103,10 +103,10 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 	if err := s.conn.Reason(); err != nil {
 		return Changes{}, err // even if there were nothing to send
 	}
-	if err := s.learn(ctx); err != nil {
+	if err := s.refresh(ctx); err != nil {
 		return Changes{}, err
 	}
-	flows, changes, err := s.have.diff(want, s.units.kept())
+	flows, changes, err := s.confirmed.diff(want, s.units.keptKind())
 	if err != nil {
 		return Changes{}, err
 	}
@@ -114,24 +114,24 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 	if err != nil {
 		return Changes{}, err
 	}
-	changes = changes.and(more)
+	changes = changes.plus(more)
 	todo := slices.Concat(byKey, flows)
 	if len(todo) > 0 {
 		if err := s.commit(ctx, todo); err != nil {
 			return Changes{}, err
 		}
 	}
-	s.have.apply(flows)
+	s.confirmed.apply(flows)
 	s.confirmUnits()
-	if changes.none() {
+	if changes.empty() {
 		return changes, nil
 	}
 	s.report(todo, changes)
 	return changes, nil
 }
 
-// learn lists what the switch has, if that is unknown.
-func (s *Switch) learn(ctx context.Context) error {
+// refresh lists what the switch has, if that is unknown.
+func (s *Switch) refresh(ctx context.Context) error {
 	if !s.stale.Swap(false) {
 		return nil
 	}
@@ -139,14 +139,14 @@ func (s *Switch) learn(ctx context.Context) error {
 		return fmt.Errorf("configuring the switch: %w", err)
 	}
 	if s.digest != nil { // usually nothing has changed, and reading it again would be most of an idle agent's work
-		if d, err := s.look(ctx, nil, nil); err != nil || d.Equal(s.digest) {
+		if d, err := s.readAll(ctx, nil, nil); err != nil || d.Equal(s.digest) {
 			return err
 		}
 	}
 	s.digest, s.renewal.has = nil, nil
 	services, policies := s.units.relist(), s.policies.relist()
 	var others []listed
-	d, err := s.look(ctx, func(l *listed) {
+	d, err := s.readAll(ctx, func(l *listed) {
 		if !s.renewal.flow(l) && !services.flow(l) && !policies.flow(l) {
 			others = append(others, *l)
 		}
@@ -156,27 +156,27 @@ func (s *Switch) learn(ctx context.Context) error {
 	}
 	services.end()
 	policies.end()
-	s.digest, s.have = d, newConfirmed(others, s.have)
+	s.digest, s.confirmed = d, newConfirmed(others, s.confirmed)
 	return nil
 }
 
-// look lists what the switch has: it returns the digest, and passes on what it read if flow is set. A flow is valid
+// readAll lists what the switch has: it returns the digest, and passes on what it read if flow is set. A flow is valid
 // until the next one. Flows that packets have added stay until they expire, but without Units they are deleted like
 // everything unwanted: until then they are not part of the list.
-func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Listed)) (*seen.Digest, error) {
-	digest, none := cmp.Or(s.digest, new(seen.Digest)).Anew(), s.units.none()
+func (s *Switch) readAll(ctx context.Context, flow func(*listed), group func(nx.Listed)) (*seen.Digest, error) {
+	digest, none := cmp.Or(s.digest, new(seen.Digest)).NewEmpty(), s.units.noneWanted()
 	var l listed
 	if err := s.eachFlow(ctx, func(f nx.ListedFlow) {
 		wanted := f.Table() != TableAffinity || none
 		if wanted {
 			f.AddTo(digest)
 		}
-		idle, heeded := s.heeds(f)
-		if wanted = wanted && flow != nil; wanted || heeded {
+		idle, reported := s.reportsStats(f)
+		if wanted = wanted && flow != nil; wanted || reported {
 			l = readFlow(f)
 		}
-		if heeded && !l.unsupported {
-			s.heed(&l.flow, f.Packets(), idle)
+		if reported && !l.unsupported {
+			s.onFlowStats(&l.flow, f.Packets(), idle)
 		}
 		if wanted {
 			flow(&l)
@@ -196,24 +196,24 @@ func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Lis
 	return digest, nil
 }
 
-// heeds reports whether a flow's statistics are of interest, and for how long it has matched no packet.
-func (s *Switch) heeds(f nx.ListedFlow) (idle time.Duration, heeds bool) {
+// reportsStats reports whether a flow's statistics are passed on, and for how long it has matched no packet.
+func (s *Switch) reportsStats(f nx.ListedFlow) (idle time.Duration, reported bool) {
 	kind := KindOf(f.Cookie())
 	if kind == KindPeer {
-		idle, heeds = f.Idle()
+		idle, reported = f.Idle()
 	}
-	return idle, s.heed != nil && (kind == KindVerdict || heeds && idle <= Recent)
+	return idle, s.onFlowStats != nil && (kind == KindVerdict || reported && idle <= Recent)
 }
 
 // configure makes the protocol, ports and types of a first fragment available to flows.
 func (s *Switch) configure(ctx context.Context) error {
-	return s.tell(ctx, func(xid uint32) []byte { return ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}) })
+	return s.send(ctx, func(xid uint32) []byte { return ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}) })
 }
 
-// tell sends a message and returns the switch's error, if it has one.
-func (s *Switch) tell(ctx context.Context, message func(xid uint32) []byte) error {
+// send passes a message to the switch and returns its error, if it has one.
+func (s *Switch) send(ctx context.Context, message func(xid uint32) []byte) error {
 	xid := s.conn.Reserve(2)
-	answers, err := s.conn.AskOne(ctx, xid, message(xid))
+	answers, err := s.conn.CallOne(ctx, xid, message(xid))
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
 			err = m.Failure()
@@ -276,7 +276,7 @@ func (s *Switch) eachFlow(ctx context.Context, yield func(nx.ListedFlow)) error 
 // each sends a multipart request with that transaction ID, the next being reserved too, and calls read for each part of
 // the reply. No part is kept.
 func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func(ofconn.Message) error) error {
-	answers, err := s.conn.AskOne(ctx, xid, request)
+	answers, err := s.conn.CallOne(ctx, xid, request)
 	if err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 	todo = append(todo, s.renewal.next()...)
 	first := s.conn.Reserve(len(todo) + 3) // open, todo, commit, barrier
 	var unencoded error
-	answers, err := s.conn.Ask(ctx, first, first+uint32(len(todo))+2, encodeBundle(first, todo, &unencoded))
+	answers, err := s.conn.Call(ctx, first, first+uint32(len(todo))+2, encodeBundle(first, todo, &unencoded))
 	if err = cmp.Or(unencoded, err); err != nil {
 		return err
 	}

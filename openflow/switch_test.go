@@ -359,7 +359,7 @@ func TestHeed(t *testing.T) {
 		idle    time.Duration
 	}
 	sent, received := map[netip.Prefix]took{}, map[netip.Prefix]took{}
-	sw.Heed(func(f *openflow.Flow, packets uint64, idle time.Duration) {
+	sw.OnFlowStats(func(f *openflow.Flow, packets uint64, idle time.Duration) {
 		switch {
 		case f.Kind != openflow.KindPeer:
 			t.Errorf("%s", f)

@@ -19,14 +19,14 @@ type Unit struct {
 	Flows   []Flow
 	Buckets []Bucket
 	Hash    Hash
-	// Made, unless nil, returns the whole Unit, the same each time: it is called when needed, and the result is not kept.
-	Made func() Unit
+	// Build, unless nil, returns the whole Unit, the same each time: it is called when needed, and the result is not kept.
+	Build func() Unit
 }
 
-// maker returns a Unit that is not stored; nil: none.
-type maker func() Unit
+// unitFunc returns a Unit that is not stored; nil: none.
+type unitFunc func() Unit
 
-func (m maker) now() (u Unit) {
+func (m unitFunc) build() (u Unit) {
 	if m != nil {
 		u = m()
 	}
@@ -61,11 +61,11 @@ type units struct {
 	// known: until SetUnits has said which Units are wanted, those on the switch stay unchanged, and so do all other flows
 	// of Services.
 	known bool
-	want  map[uint32]maker
-	sent  bool             // the switch has confirmed what is wanted, except dirty
-	dirty map[uint32]maker // what differs, as the switch has it
+	want  map[uint32]unitFunc
+	sent  bool                // the switch has confirmed what is wanted, except dirty
+	dirty map[uint32]unitFunc // what differs, as the switch has it
 	// listed is what the switch has, until it is compared, without the Units that are wanted and not in differ.
-	listed       map[Key]*have
+	listed       map[Key]*knownFlow
 	listedGroups []nx.Listed
 	differ       map[uint32]struct{} // Units that differ between what is wanted and the switch
 	diffs        uint64              // how often listed was compared
@@ -92,15 +92,15 @@ func udp(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
 	}
 }
 
-func (m maker) udp(to map[Translation]struct{}) {
-	u := m.now()
+func (m unitFunc) udp(to map[Translation]struct{}) {
+	u := m.build()
 	for i := range u.Flows {
 		udp(&u.Flows[i], u.Buckets, to)
 	}
 }
 
-// noteGone records which translations are gone, before the record of what was sent is discarded.
-func (u *units) noteGone() {
+// recordGone records which translations are gone, before the record of what was sent is discarded.
+func (u *units) recordGone() {
 	before, now := map[Translation]struct{}{}, map[Translation]struct{}{}
 	groups := map[uint32][]Bucket{}
 	for _, g := range u.listedGroups {
@@ -109,7 +109,7 @@ func (u *units) noteGone() {
 	for _, h := range u.listed {
 		id := h.flow.group()
 		if u.asWanted(id) {
-			groups[id] = u.want[id].now().Buckets
+			groups[id] = u.want[id].build().Buckets
 		}
 		udp(h.flow, groups[id], before)
 	}
@@ -130,7 +130,7 @@ func (u *units) noteGone() {
 }
 
 func newUnits(owns func(*Flow) bool) units {
-	return units{owns: owns, want: map[uint32]maker{}, dirty: map[uint32]maker{}}
+	return units{owns: owns, want: map[uint32]unitFunc{}, dirty: map[uint32]unitFunc{}}
 }
 
 // SetPolicies is SetUnits for policies, whose Units have no buckets and their own IDs.
@@ -140,35 +140,35 @@ func (s *Switch) SetPolicies(u map[uint32]Unit, all bool) {
 	s.policies.set(u, all)
 }
 
-// HasForPods returns the flows of pods and policies that the switch had when last listed, or was sent since; it lists
+// PodFlows returns the flows of pods and policies that the switch had when last listed, or was sent since; it lists
 // if necessary.
-func (s *Switch) HasForPods(ctx context.Context) (out []Flow, err error) {
+func (s *Switch) PodFlows(ctx context.Context) (out []Flow, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
-	if err := s.learn(ctx); err != nil {
+	if err := s.refresh(ctx); err != nil {
 		s.stale.Store(true)
 		return nil, err
 	}
-	for _, h := range s.have.flows {
+	for _, h := range s.confirmed.flows {
 		if h.flow.Kind == KindPod {
 			out = append(out, *h.flow)
 		}
 	}
-	return s.policies.has(out), nil
+	return s.policies.appendFlows(out), nil
 }
 
-// has appends the flows that the switch has.
-func (u *units) has(out []Flow) []Flow {
+// appendFlows appends the flows that the switch has.
+func (u *units) appendFlows(out []Flow) []Flow {
 	for _, h := range u.listed {
 		out = append(out, *h.flow)
 	}
 	for id, unit := range u.want {
 		if u.asWanted(id) {
-			out = append(out, unit.now().Flows...)
+			out = append(out, unit.build().Flows...)
 		}
 	}
 	for _, was := range u.dirty {
-		out = append(out, was.now().Flows...)
+		out = append(out, was.build().Flows...)
 	}
 	return out
 }
@@ -205,10 +205,10 @@ func (u *units) put(id uint32, unit Unit) {
 		u.dirty[id] = u.want[id]
 	}
 	if u.listed != nil {
-		u.hold(id, nil)
+		u.markDiffering(id, nil)
 	}
-	if delete(u.want, id); unit.Made != nil {
-		u.want[id] = unit.Made
+	if delete(u.want, id); unit.Build != nil {
+		u.want[id] = unit.Build
 	} else if len(unit.Flows) > 0 {
 		u.want[id] = func() Unit { return unit }
 	}
@@ -238,17 +238,17 @@ func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
 	return count, nil
 }
 
-// kept returns the kind of flows that stay even if they are not wanted: while the Services are unknown, so is what
+// keptKind returns the kind of flows that stay even if they are not wanted: while the Services are unknown, so is what
 // connections to them need.
-func (u *units) kept() Kind {
+func (u *units) keptKind() Kind {
 	if u.known {
 		return 0
 	}
 	return KindService
 }
 
-// none reports whether no Units are wanted.
-func (u *units) none() bool { return u.known && len(u.want) == 0 }
+// noneWanted reports whether no Units are wanted.
+func (u *units) noneWanted() bool { return u.known && len(u.want) == 0 }
 
 // diffUnits returns what turns the switch's Units into the wanted ones.
 func (s *Switch) diffUnits() ([]change, Changes, error) {
@@ -257,7 +257,7 @@ func (s *Switch) diffUnits() ([]change, Changes, error) {
 		return nil, Changes{}, err
 	}
 	policies, more, err := s.policies.diff()
-	return slices.Concat(services, policies), count.and(more), err
+	return slices.Concat(services, policies), count.plus(more), err
 }
 
 func (s *Switch) confirmUnits() {
@@ -276,7 +276,7 @@ func (u *units) diff() ([]change, Changes, error) {
 		d.againstListed(u)
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
-			d.replace(id, u.dirty[id].now(), u.want[id].now())
+			d.replace(id, u.dirty[id].build(), u.want[id].build())
 		}
 		d.keepMoved()
 	}
@@ -307,7 +307,7 @@ func (d *unitChanges) replace(id uint32, before, now Unit) {
 		switch {
 		case !had:
 			d.count.Added++
-		case was.does(f):
+		case was.sameAs(f):
 			continue
 		default:
 			d.count.Modified++
@@ -356,7 +356,7 @@ func (d *unitChanges) againstListed(u *units) {
 	}
 	d.flows = make([]change, 0, len(u.differ)) // usually the minimum
 	for _, id := range slices.Sorted(maps.Keys(u.differ)) {
-		unit := u.want[id].now()
+		unit := u.want[id].build()
 		if len(unit.Flows) == 0 {
 			continue
 		}
@@ -371,7 +371,7 @@ func (d *unitChanges) againstListed(u *units) {
 			h := u.listed[f.Key()]
 			if h == nil {
 				d.count.Added++
-			} else if h.wanted = u.diffs; h.altered || !h.flow.does(f) {
+			} else if h.wanted = u.diffs; h.altered || !h.flow.sameAs(f) {
 				d.count.Modified++
 			} else {
 				continue
@@ -396,8 +396,8 @@ func (u *units) confirm() {
 	if !u.known {
 		return
 	}
-	u.noteGone()
-	u.sent, u.dirty = true, map[uint32]maker{} // a new one: the old may be large
+	u.recordGone()
+	u.sent, u.dirty = true, map[uint32]unitFunc{} // a new one: the old may be large
 	u.listed, u.listedGroups, u.differ = nil, nil, nil
 }
 
@@ -435,7 +435,7 @@ func (s *Switch) Flush(ctx context.Context, zone uint16, protocol uint8, from, t
 func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
-	if err := s.tell(ctx, message); err != nil {
+	if err := s.send(ctx, message); err != nil {
 		return fmt.Errorf("deleting connections from conntrack: %w", err)
 	}
 	return nil

@@ -44,12 +44,12 @@ type Parts struct {
 // Addresses allocates and releases this node's addresses of IPPools.
 type Addresses struct {
 	Parts
-	store     allocation.Store
-	allocator *allocator.Allocator
-	pending   pendingReleases
-	living    living
-	prober    *prober
-	witness   witness
+	store       allocation.Store
+	allocator   *allocator.Allocator
+	pending     pendingReleases
+	secondaries secondaryRecords
+	prober      *prober
+	reconciler  reconciler
 	// announcing are goroutines that end by themselves within seconds, or when stop is called.
 	announcing sync.WaitGroup
 	running    context.Context
@@ -58,7 +58,8 @@ type Addresses struct {
 
 // New opens the store of allocations.
 func New(parts Parts) (*Addresses, error) {
-	p := &Addresses{Parts: parts, pending: pendingReleases{dir: pendingDir}, living: living{dir: livingDir}}
+	p := &Addresses{Parts: parts, pending: pendingReleases{dir: pendingDir},
+		secondaries: secondaryRecords{dir: secondaryDir}}
 	p.running, p.stop = context.WithCancel(context.Background())
 	p.prober = &prober{board: p.Board, source: p.Source, timeout: p.Config.IPAM.ConflictProbeTimeout, more: signal.New(),
 		every: p.Intervals.Probe, mostAge: p.Intervals.ProbeAge}
@@ -76,10 +77,10 @@ func New(parts Parts) (*Addresses, error) {
 	if err := p.pending.takeOver(olderPendingDir); err != nil {
 		p.Log.Error(err, "taking over an older agent's deferred releases", "directory", olderPendingDir)
 	}
-	if err := p.living.load(); err != nil {
-		p.Log.Error(err, "reading the addresses that containers have on other plugins' interfaces", "directory", p.living.dir)
+	if err := p.secondaries.load(); err != nil {
+		p.Log.Error(err, "reading the addresses that containers have on other plugins' interfaces", "directory", p.secondaries.dir)
 	}
-	p.newWitness()
+	p.newReconciler()
 	return p, nil
 }
 

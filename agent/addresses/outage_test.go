@@ -25,18 +25,18 @@ func TestAfterAnOutage(t *testing.T) {
 	s := &source{}
 	p := &Addresses{Parts: Parts{Source: s, Intervals: api.DefaultIntervals().Agent},
 		allocator: allocator.New(allocator.Config{})}
-	p.newWitness()
-	w := &p.witness
+	p.newReconciler()
+	w := &p.reconciler
 	w.began = time.Now().Add(-time.Hour)
 	for _, c := range []struct {
 		outages int
 		due     bool
 	}{{0, false}, {1, true}, {1, false}, {3, true}, {3, false}} {
 		due, err := w.due(true, c.outages)
-		if err != nil || due != c.due && !w.looked.IsZero() {
+		if err != nil || due != c.due && !w.readAt.IsZero() {
 			t.Errorf("after %d outages: due %t, %v, want %t", c.outages, due, err, c.due)
 		}
-		w.looked, w.outages = time.Now(), c.outages
+		w.readAt, w.outages = time.Now(), c.outages
 	}
 	for what, c := range map[string]struct {
 		now, ask bool
@@ -48,8 +48,8 @@ func TestAfterAnOutage(t *testing.T) {
 		"the store is a directory":  {false, false, 0, true},
 		"a while ago":               {false, true, w.every.Allocations + time.Second, true},
 	} {
-		if w.looked = time.Now().Add(-c.looked); c.now {
-			w.lookNow()
+		if w.readAt = time.Now().Add(-c.looked); c.now {
+			w.trigger()
 		}
 		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // a request is made once
 			if due, err := w.due(c.ask, w.outages); err != nil || due != want {
@@ -70,7 +70,7 @@ func TestAfterAnOutage(t *testing.T) {
 		"back with it for a minute": {is: inputs.Snapshot{Outages: 1, Replaced: time.Now().Add(-time.Minute)}},
 	} {
 		s.is = c.is
-		err := p.unsettled()
+		err := p.allocationBlocked()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}

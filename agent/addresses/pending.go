@@ -135,8 +135,8 @@ func (p *Addresses) ReleasePending(host string) (bool, error) {
 	return found, err
 }
 
-// settle makes the deferred release of an owner.
-func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
+// releaseDeferred makes the deferred release of an owner.
+func (p *Addresses) releaseDeferred(ctx context.Context, o api.AllocationOwner) error {
 	before, found, err := p.pending.of(attachments.HostOf(o))
 	if err != nil || !found {
 		return err
@@ -149,9 +149,9 @@ func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
 	return p.pending.done(attachments.HostOf(o))
 }
 
-// settleAll makes all deferred releases, or stops when the store is unreachable. An unreadable file does not hold up
-// the others.
-func (p *Addresses) settleAll(ctx context.Context) error {
+// releaseAllDeferred makes all deferred releases, or stops when the store is unreachable. An unreadable file does not
+// hold up the others.
+func (p *Addresses) releaseAllDeferred(ctx context.Context) error {
 	hosts, err := p.pending.hosts()
 	if err != nil {
 		return fmt.Errorf("looking for deferred releases: %w", err)
@@ -159,7 +159,7 @@ func (p *Addresses) settleAll(ctx context.Context) error {
 	var errs []error
 	for i, host := range hosts {
 		p.Metrics.Pools.PendingReleases.Set(float64(len(hosts) - i + len(errs)))
-		err := p.settleOne(ctx, host)
+		err := p.releaseOneDeferred(ctx, host)
 		if err != nil && !errors.As(err, new(unreadableError)) {
 			return errors.Join(append(errs, err)...)
 		}
@@ -171,7 +171,7 @@ func (p *Addresses) settleAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (p *Addresses) settleOne(ctx context.Context, host string) error {
+func (p *Addresses) releaseOneDeferred(ctx context.Context, host string) error {
 	if !p.Registry.Locks.TryLock(host) {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (p *Addresses) settleOne(ctx context.Context, host string) error {
 	if err != nil || !found {
 		return err
 	}
-	if err := p.settle(ctx, o); err != nil {
+	if err := p.releaseDeferred(ctx, o); err != nil {
 		return err
 	}
 	p.Log.Info("released the address of a deleted pod (deferred)", "containerID", o.ContainerID)

@@ -94,7 +94,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.settleAll(t.Context()); err == nil || strings.Count(err.Error(), "was not written by the agent: remove it") != 2 {
+	if err := p.releaseAllDeferred(t.Context()); err == nil || strings.Count(err.Error(), "was not written by the agent: remove it") != 2 {
 		t.Errorf("the damaged files are reported as %v", err)
 	}
 	held, err := store.List(t.Context(), allocation.Filter{})

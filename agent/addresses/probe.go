@@ -38,12 +38,12 @@ type prober struct {
 	more signal.Signal // more candidates are to be probed
 
 	mu      sync.Mutex
-	answers map[where]answer
+	answers map[vlanAddr]answer
 	inUse   map[string]time.Time // when a pod last got an address, by the pool's name
 }
 
-// where is an address in a VLAN.
-type where struct {
+// vlanAddr is an address in a VLAN.
+type vlanAddr struct {
 	vlan uint16
 	addr netip.Addr
 }
@@ -71,7 +71,7 @@ func (p *prober) use(pools []pool.Pool) {
 // free reports whether an address was recently found not in use. Such an answer is used once: after that, the pod that
 // gets the address answers for it. That an address was in use is not remembered: a pod of another node may have
 // released it since.
-func (p *prober) free(w where) bool {
+func (p *prober) free(w vlanAddr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, ok := p.answers[w]
@@ -79,30 +79,30 @@ func (p *prober) free(w where) bool {
 	return ok && !a.found && time.Since(a.at) < p.mostAge
 }
 
-// young reports whether there is an answer that stays valid until candidates are probed again.
-func (p *prober) young(w where) bool {
+// fresh reports whether there is an answer that stays valid until candidates are probed again.
+func (p *prober) fresh(w vlanAddr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, ok := p.answers[w]
 	return ok && time.Since(a.at) < p.mostAge-p.every
 }
 
-// ask probes addresses in one VLAN.
-func (p *prober) ask(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[where]answer, error) {
-	used, err := wire.Ask(ctx, wire.Question{NIC: p.board.Load().NIC, VLAN: vlan, Addrs: addrs, Timeout: p.timeout})
+// probe sends probes for addresses in one VLAN.
+func (p *prober) probe(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[vlanAddr]answer, error) {
+	used, err := wire.Probe(ctx, wire.ProbeRequest{NIC: p.board.Load().NIC, VLAN: vlan, Addrs: addrs, Timeout: p.timeout})
 	if err != nil {
 		return nil, err
 	}
-	answers := map[where]answer{}
+	answers := map[vlanAddr]answer{}
 	for _, addr := range addrs {
-		who, found := used[addr]
-		answers[where{vlan, addr}] = answer{who, found, time.Now()}
+		mac, found := used[addr]
+		answers[vlanAddr{vlan, addr}] = answer{mac, found, time.Now()}
 	}
 	return answers, nil
 }
 
 // remember keeps answers, and drops those that are too old.
-func (p *prober) remember(answers map[where]answer) {
+func (p *prober) remember(answers map[vlanAddr]answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for w, a := range p.answers {
@@ -129,20 +129,20 @@ func (p *Addresses) probe(ctx context.Context, a allocator.Address) (who api.MAC
 		return who, false, err
 	}
 	if found {
-		note(ctx, conflict{Address: a, node: p.NodeName})
+		addConflict(ctx, conflict{Address: a, node: p.NodeName})
 		return p.nicMAC(), true, nil
 	}
-	w := where{a.VLAN, a.Prefix.Addr()}
+	w := vlanAddr{a.VLAN, a.Prefix.Addr()}
 	if p.prober.timeout == 0 || p.prober.free(w) {
 		return who, false, nil
 	}
 	p.Metrics.Pools.Probes.WithLabelValues("add").Inc()
-	answers, err := p.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
+	answers, err := p.prober.probe(ctx, w.vlan, []netip.Addr{w.addr})
 	if err != nil {
 		return who, false, err
 	}
 	if answers[w].found {
-		note(ctx, conflict{Address: a, who: answers[w].who})
+		addConflict(ctx, conflict{Address: a, who: answers[w].who})
 	}
 	return answers[w].who, answers[w].found, nil
 }
@@ -155,7 +155,7 @@ func (p *Addresses) usedHere(a allocator.Address) error {
 		return err
 	}
 	if host := known.Holder([]netip.Prefix{a.Prefix}, "", p.Registry.BootID); host != "" {
-		p.witness.lookNow()
+		p.reconciler.trigger()
 		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is being restored",
 			known.Pods[host].Pod(), a.Prefix.Addr())
 	}
@@ -186,13 +186,13 @@ func (p *Addresses) probeAhead(ctx context.Context) {
 	byVLAN := map[uint16][]netip.Addr{}
 	for _, q := range p.prober.pools() {
 		for _, a := range p.allocator.Upcoming(q, probeAhead) {
-			if !p.prober.young(where{a.VLAN, a.Prefix.Addr()}) {
+			if !p.prober.fresh(vlanAddr{a.VLAN, a.Prefix.Addr()}) {
 				byVLAN[a.VLAN] = append(byVLAN[a.VLAN], a.Prefix.Addr())
 			}
 		}
 	}
 	for vlan, addrs := range byVLAN {
-		answers, err := p.prober.ask(ctx, vlan, addrs)
+		answers, err := p.prober.probe(ctx, vlan, addrs)
 		if err != nil {
 			p.Log.V(1).Info("probing addresses in advance failed", "reason", err.Error())
 			continue
@@ -249,8 +249,8 @@ func (c *conflicts) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, conflictsKey{}, c)
 }
 
-// note adds to the conflicts in ctx.
-func note(ctx context.Context, found conflict) {
+// addConflict adds to the conflicts in ctx.
+func addConflict(ctx context.Context, found conflict) {
 	if c, ok := ctx.Value(conflictsKey{}).(*conflicts); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()

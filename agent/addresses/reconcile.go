@@ -26,20 +26,20 @@ import (
 // lost or while a request of the previous agent is in flight: longer than an API server works on a request.
 const doubtfulFor = 2 * time.Minute
 
-// witness compares this node's allocations with what is on the node. Except for lookNow, only Reconcile uses it.
-type witness struct {
+// reconciler compares this node's allocations with what is on the node. Except for trigger, only Reconcile uses it.
+type reconciler struct {
 	reclaim.Node
 	every         api.AgentIntervals
-	began, looked time.Time
-	outages       int // of the API server, at the last look
+	began, readAt time.Time
+	outages       int // of the API server, at the last check
 	now           atomic.Bool
 	wake          signal.Signal // gets a value when Reconcile is to run now
 }
 
-func (p *Addresses) newWitness() {
-	w := &p.witness
+func (p *Addresses) newReconciler() {
+	w := &p.reconciler
 	w.every, w.began, w.wake = p.Intervals, time.Now(), signal.New()
-	w.Node = reclaim.Node{Allocator: p.allocator, See: p.see, Lock: p.lockOwner, Grace: p.Intervals.SuspectGrace,
+	w.Node = reclaim.Node{Allocator: p.allocator, State: p.ownerState, Lock: p.lockOwner, Grace: p.Intervals.SuspectGrace,
 		Clock: func() time.Duration { return time.Since(w.began) }}
 }
 
@@ -49,20 +49,20 @@ func (p *Addresses) lockOwner(o api.AllocationOwner) (unlock func(), ok bool) {
 	return func() { p.Registry.Locks.Unlock(host) }, p.Registry.Locks.TryLock(host)
 }
 
-// lookNow triggers a comparison of allocations with the node.
-func (w *witness) lookNow() {
+// trigger makes Reconcile compare allocations with the node now.
+func (w *reconciler) trigger() {
 	w.now.Store(true)
 	w.wake.Notify()
 }
 
-// due reports whether the store is to be read; ask says that the store is the API server. After an outage it may have
-// lost allocations, as when etcd was restored from a backup.
-func (w *witness) due(ask bool, outages int) (bool, error) {
+// due reports whether the store is to be read; server says that the store is the API server. After an outage it may
+// have lost allocations, as when etcd was restored from a backup.
+func (w *reconciler) due(server bool, outages int) (bool, error) {
 	every := w.every.Allocations
 	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
 		every = w.every.DoubtfulAllocations
 	}
-	if w.now.Swap(false) || !ask || w.outages != outages || time.Since(w.looked) > every {
+	if w.now.Swap(false) || !server || w.outages != outages || time.Since(w.readAt) > every {
 		return true, nil
 	}
 	return w.Suspicious()
@@ -75,8 +75,8 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 	if snapshot.Trouble != nil {
 		return nil // nothing is known without the API server, which is reported elsewhere
 	}
-	errs := []error{p.settleAll(ctx)}
-	w := &p.witness
+	errs := []error{p.releaseAllDeferred(ctx)}
+	w := &p.reconciler
 	if due, err := w.due(p.Client != nil, snapshot.Outages); err != nil || !due {
 		return errors.Join(append(errs, err)...)
 	}
@@ -90,7 +90,7 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 		w.now.Store(true)
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
 	}
-	w.looked, w.outages = time.Now(), snapshot.Outages
+	w.readAt, w.outages = time.Now(), snapshot.Outages
 	restored := errors.Join(p.restoreAllocations(ctx, held), p.restoreSecondaries(ctx, held))
 	if restored != nil { // retry as soon as a false owner is reclaimed, before another pod gets the address
 		w.now.Store(true)
@@ -102,8 +102,8 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 var errReplaced = errors.New("the data of the Kubernetes API server was replaced, as by a restored backup: addresses of " +
 	"running pods may be missing from it until their nodes have recreated the allocations")
 
-// unsettled returns why no address of a pool may be allocated now; nil if one may.
-func (p *Addresses) unsettled() error {
+// allocationBlocked returns why no address of a pool may be allocated now; nil if one may.
+func (p *Addresses) allocationBlocked() error {
 	s := p.Source.Snapshot()
 	if s.Away { // it is unknown which data it will have
 		return s.Trouble
@@ -115,7 +115,7 @@ func (p *Addresses) unsettled() error {
 }
 
 func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocation) error {
-	freed, err := p.witness.TakeBack(ctx, held)
+	freed, err := p.reconciler.Reclaim(ctx, held)
 	for _, s := range freed {
 		o := s.Spec.Owner
 		p.Log.Info("reclaimed the address of a deleted pod", "address", s.Spec.Address, "pool", s.Spec.Pool,
@@ -127,24 +127,24 @@ func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocat
 	return err
 }
 
-// see returns what this node sees of an owner. It stops once the owner may be alive, and for an interface that another
-// plugin created: that is neither on record nor among Fairlead's interfaces.
-func (p *Addresses) see(o api.AllocationOwner) (reclaim.Sight, error) {
-	sight := reclaim.Sight{BootID: p.Registry.BootID, NetnsGone: netnsGone(o.Netns)}
-	if o.IPAMOnly || sight.Gone(o) == "" {
-		return sight, nil
+// ownerState returns what this node sees of an owner. It stops once the owner may be alive, and for an interface that
+// another plugin created: that is neither on record nor among Fairlead's interfaces.
+func (p *Addresses) ownerState(o api.AllocationOwner) (reclaim.OwnerState, error) {
+	seen := reclaim.OwnerState{BootID: p.Registry.BootID, NetnsGone: netnsGone(o.Netns)}
+	if o.IPAMOnly || seen.Gone(o) == "" {
+		return seen, nil
 	}
 	hosts, err := p.Registry.Hosts()
 	if err != nil {
-		return sight, err
+		return seen, err
 	}
 	known, err := p.Registry.Records()
 	if err != nil {
-		return sight, err
+		return seen, err
 	}
 	host := attachments.HostOf(o)
-	sight.Interface, sight.Record = slices.Contains(hosts, host), known.Has(host)
-	return sight, nil
+	seen.Interface, seen.Record = slices.Contains(hosts, host), known.Has(host)
+	return seen, nil
 }
 
 // netnsGone reports whether the network namespace that had this path is gone. That a process has ended proves nothing
@@ -203,7 +203,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 		return nil
 	}
 	addr, o := a.Addrs[i].Addr(), p.Owner(a.Attachment)
-	lost, err := p.allocator.Restore(ctx, o, a.Pools[i], "", addr, p.keepOf(ctx, a.Attachment))
+	lost, err := p.allocator.Restore(ctx, o, a.Pools[i], "", addr, p.reservationOf(ctx, a.Attachment))
 	if err != nil {
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of pod %s was lost and cannot be restored: %w", a.Pod(), err)
@@ -251,4 +251,4 @@ func (p *Addresses) Orphaned(ctx context.Context, network string, valid map[atta
 }
 
 // Wake receives when Reconcile has something to do now.
-func (p *Addresses) Wake() <-chan struct{} { return p.witness.wake }
+func (p *Addresses) Wake() <-chan struct{} { return p.reconciler.wake }

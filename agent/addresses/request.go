@@ -37,37 +37,37 @@ func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequ
 	}
 	of := member(r, pod)
 	in := selection.Object{Name: "Namespace " + r.PodNamespace, Annotations: ns.Annotations}
-	if !selection.Asks(of.Object, in) {
+	if !selection.RequestsPool(of.Object, in) {
 		if _, asks := pod.Annotations[api.AnnotationSticky]; asks {
-			return nil, p.refused(r, fmt.Errorf("%s has the annotation %s, and only addresses of IPPools can be kept: add %s, or "+
+			return nil, p.rejectError(r, fmt.Errorf("%s has the annotation %s, and only addresses of IPPools can be kept: add %s, or "+
 				"remove it", of.Name, api.AnnotationSticky, api.AnnotationPools))
 		}
 		return nil, nil
 	}
 	if !p.Config.EnableBridgingMode {
-		return nil, p.refused(r, fmt.Errorf("%s asks for an address of an IPPool (annotations %s and %s, its own or its "+
+		return nil, p.rejectError(r, fmt.Errorf("%s asks for an address of an IPPool (annotations %s and %s, its own or its "+
 			"Namespace's), and node %s bridges no pods: set enableBridgingMode: true in its agent's config, or remove the "+
 			"annotations", of.Name, api.AnnotationPools, api.AnnotationPodIPs, p.NodeName))
 	}
-	keep, err := p.keep(ctx, of)
+	keep, err := p.reservation(ctx, of)
 	if err != nil {
-		return nil, p.answered(r, err)
+		return nil, p.requestError(r, err)
 	}
-	w, err := p.asked(ctx, of, in)
+	w, err := p.requestedPools(ctx, of, in)
 	if err != nil {
-		return nil, p.answered(r, err)
+		return nil, p.requestError(r, err)
 	}
 	return &PoolRequest{w, keep}, nil
 }
 
-// refused is the answer if something must be changed first. The Pod gets an Event.
-func (p *Addresses) refused(r cniserver.Request, err error) error {
+// rejectError is the answer if something must be changed first. The Pod gets an Event.
+func (p *Addresses) rejectError(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
 	return cniserver.NoAddress(err)
 }
 
-// later is the answer if a retry may succeed.
-func (p *Addresses) later(r cniserver.Request, err error) error {
+// retryError is the answer if a retry may succeed.
+func (p *Addresses) retryError(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
 	return cniserver.TryAgainLater(err)
 }
@@ -76,7 +76,7 @@ func (p *Addresses) later(r cniserver.Request, err error) error {
 func (p *Addresses) Assign(ctx context.Context, a *api.Attachment, r cniserver.Request, w PoolRequest,
 	s *status.Status) error {
 	if s.NoUplink != nil {
-		return p.later(r, s.NoUplink)
+		return p.retryError(r, s.NoUplink)
 	}
 	pools, err := p.choose(ctx, r, w.PoolRequest, s)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *Addresses) choose(ctx context.Context, r cniserver.Request, w selection
 	known.Devices = s.VLANDevices
 	pools, err := w.Choose(known)
 	if err != nil {
-		return nil, p.refused(r, err)
+		return nil, p.rejectError(r, err)
 	}
 	return pools, nil
 }
@@ -154,12 +154,12 @@ func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.K
 // allocateFrom allocates addresses, and reports those that other hosts on the underlay have.
 func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) (
 	[]allocator.Address, error) {
-	if err := p.unsettled(); err != nil {
+	if err := p.allocationBlocked(); err != nil {
 		return nil, err
 	}
 	// Addresses that this container had before it was deleted, maybe while the API server was unreachable, are released
 	// first: a later release would free the new ones.
-	if err := p.settle(ctx, want.Owner); err != nil {
+	if err := p.releaseDeferred(ctx, want.Owner); err != nil {
 		return nil, err
 	}
 	found := &conflicts{}
@@ -182,20 +182,20 @@ func (p *Addresses) allocationError(r cniserver.Request, err error) error {
 	var ip *allocator.PodIPError
 	var vlan *allocator.VLANError
 	var sticky *allocator.StickyError
-	var answers *allocator.AnswersError
+	var answers *allocator.StillInUseError
 	switch {
 	case errors.As(err, &sticky), errors.As(err, &answers):
-		return p.later(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
+		return p.retryError(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
 	case errors.As(err, &coded):
 		return err
 	case errors.As(err, &full):
-		return p.later(r, fmt.Errorf("pod %s/%s gets no address: %w", r.PodNamespace, r.PodName, err))
+		return p.retryError(r, fmt.Errorf("pod %s/%s gets no address: %w", r.PodNamespace, r.PodName, err))
 	case errors.As(err, &ip) && ip.Holder != nil:
-		return p.later(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
+		return p.retryError(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
 	case errors.As(err, &ip), errors.As(err, &vlan):
-		return p.refused(r, fmt.Errorf("pod %s/%s: %w", r.PodNamespace, r.PodName, err))
+		return p.rejectError(r, fmt.Errorf("pod %s/%s: %w", r.PodNamespace, r.PodName, err))
 	}
-	return p.later(r, fmt.Errorf("pod %s/%s gets no address from an IPPool now: %w", r.PodNamespace, r.PodName, err))
+	return p.retryError(r, fmt.Errorf("pod %s/%s gets no address from an IPPool now: %w", r.PodNamespace, r.PodName, err))
 }
 
 func addrsOf(a api.Attachment) (addrs []netip.Addr) {

@@ -50,12 +50,12 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	}
 	pools, err := selection.Secondary(r.Pools, r.Wanted, known)
 	if err != nil {
-		return nil, p.refused(r.Request, err)
+		return nil, p.rejectError(r.Request, err)
 	}
-	if err := p.settle(ctx, o); err != nil {
+	if err := p.releaseDeferred(ctx, o); err != nil {
 		return nil, cniserver.TryAgainLater(err)
 	}
-	if err := p.unsettled(); err != nil {
+	if err := p.allocationBlocked(); err != nil {
 		return nil, s.allocationError(r, err)
 	}
 	want := allocator.Request{Pools: pools, Owner: o}
@@ -66,7 +66,7 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	if err != nil {
 		return nil, s.allocationError(r, err)
 	}
-	if err := p.living.keep(o, given); err != nil { // without it, the address might later be allocated again
+	if err := p.secondaries.keep(o, given); err != nil { // without it, the address might later be allocated again
 		return nil, cniserver.TryAgainLater(errors.Join(err, p.Release(ctx, o)))
 	}
 	p.Metrics.Pools.Allocated.Add(float64(len(given)))
@@ -86,10 +86,10 @@ func (s secondary) allocationError(r cniserver.AddressRequest, err error) error 
 	}
 	var ip *allocator.PodIPError
 	if errors.As(err, &ip) {
-		return s.addresses.later(r.Request, fmt.Errorf("%s waits for the address %s of network %s, which %s", who, ip.Address,
+		return s.addresses.retryError(r.Request, fmt.Errorf("%s waits for the address %s of network %s, which %s", who, ip.Address,
 			r.Network, ip.Reason))
 	}
-	return s.addresses.later(r.Request, fmt.Errorf("%s gets no address in network %s: %w", who, r.Network, err))
+	return s.addresses.retryError(r.Request, fmt.Errorf("%s gets no address in network %s: %w", who, r.Network, err))
 }
 
 // Del implements cniserver.IPAM. It does not depend on the current configuration.
@@ -109,7 +109,7 @@ func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
 
 // forget removes the file of an owner whose address was released, or is about to be.
 func (s secondary) forget(host string) {
-	if err := s.addresses.living.forget(host); err != nil {
+	if err := s.addresses.secondaries.forget(host); err != nil {
 		s.addresses.Log.Error(err, "removing the file of a released address; it will be removed once the container is gone")
 	}
 }

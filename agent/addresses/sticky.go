@@ -19,12 +19,12 @@ func member(r cniserver.Request, pod inputs.Pod) selection.Member {
 		Controller: selection.Controller(pod.Controller)}
 }
 
-// keep is the reservation of a pod's addresses; nil for none.
-func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.AllocationReservation, error) {
+// reservation is the reservation of a pod's addresses; nil for none.
+func (p *Addresses) reservation(ctx context.Context, of selection.Member) (*api.AllocationReservation, error) {
 	top := of.Controller
-	if asked, err := of.Sticky(); err != nil {
+	if sticky, err := of.Sticky(); err != nil {
 		return nil, err
-	} else if asked != "" && top.Passing() {
+	} else if sticky != "" && top.Passing() {
 		above, err := p.Source.Above(ctx, of.Namespace, inputs.Controller(top))
 		if err != nil {
 			return nil, cniserver.TryAgainLater(err)
@@ -36,8 +36,8 @@ func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.Allocat
 	return of.Keep(top, api.LocalMAC)
 }
 
-// asked is what a pod's annotations ask for. The addresses that they name are for all pods of a StatefulSet.
-func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection.Object) (
+// requestedPools is what a pod's annotations ask for. The addresses that they name are for all pods of a StatefulSet.
+func (p *Addresses) requestedPools(ctx context.Context, of selection.Member, in selection.Object) (
 	selection.PoolRequest, error) {
 	ordinal, ofSet := of.Ordinal()
 	if !ofSet {
@@ -54,24 +54,24 @@ func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection
 	return w.Of(max(0, ordinal-first))
 }
 
-// answered is the answer for an error of the above.
-func (p *Addresses) answered(r cniserver.Request, err error) error {
+// requestError is the answer for an error of reservation or requestedPools.
+func (p *Addresses) requestError(r cniserver.Request, err error) error {
 	var coded *types.Error
 	if errors.As(err, &coded) {
-		return p.later(r, errors.New(coded.Msg))
+		return p.retryError(r, errors.New(coded.Msg))
 	}
-	return p.refused(r, err)
+	return p.rejectError(r, err)
 }
 
-// keepOf is the reservation of a pod's addresses; nil if there is none, or it is not known: a deleted Pod keeps
+// reservationOf is the reservation of a pod's addresses; nil if there is none, or it is not known: a deleted Pod keeps
 // nothing, though it may still run.
-func (p *Addresses) keepOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
+func (p *Addresses) reservationOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
 	r := cniserver.Request{PodNamespace: a.PodNamespace, PodName: a.PodName, PodUID: a.PodUID}
 	pod, _, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
 	if err != nil || pod.UID == "" || pod.UID != a.PodUID {
 		return nil
 	}
-	keep, err := p.keep(ctx, member(r, pod))
+	keep, err := p.reservation(ctx, member(r, pod))
 	if err != nil || keep == nil {
 		return nil
 	}

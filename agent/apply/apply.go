@@ -53,8 +53,8 @@ func sorted(changes []string, drift bool) Changes {
 // Watcher is an Applier that may need a round.
 type Watcher interface {
 	Applier
-	// Doubts reports, as a round begins, whether everything has to be verified.
-	Doubts(obs ovsdb.Observed) bool
+	// NeedsVerify reports, as a round begins, whether everything has to be verified.
+	NeedsVerify(obs ovsdb.Observed) bool
 	// InPlace reports whether OVSDB, which has changed, still has what the last round wrote, and requires nothing else.
 	InPlace(ctx context.Context, obs ovsdb.Observed) bool
 	// Due reports whether a round is needed although nothing that is watched has changed. It is called every Guard

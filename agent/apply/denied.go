@@ -14,12 +14,12 @@ type deniedLog struct {
 	tap     *denied.Tap // nil: not connected
 	lost    uint64      // how many of the packets that the tap has lost are counted
 	problem string      // why there is no tap, as logged last
-	told    denials.Log
+	log     denials.Log
 }
 
-// hear connects to receive denied packets, if any are to be logged, and reports whether they are received. The limit is
-// in place before the first flow sends one. verify: compare it with what the switch has.
-func (f *Flows) hear(ctx context.Context, verify bool) bool {
+// ensureTap connects to receive denied packets, if any are to be logged, and reports whether they are received. The
+// limit is in place before the first flow sends one. verify: compare it with what the switch has.
+func (f *Flows) ensureTap(ctx context.Context, verify bool) bool {
 	d := &f.denied
 	if d.tap != nil {
 		select {
@@ -57,8 +57,8 @@ func (d *deniedLog) close() {
 	}
 }
 
-// tellDenied logs the denied packets that were received since the last call.
-func (f *Flows) tellDenied(now time.Time) {
+// logDenied logs the denied packets that were received since the last call.
+func (f *Flows) logDenied(now time.Time) {
 	d, m := &f.denied, &f.metrics.Policies
 	if d.tap != nil {
 		for more := true; more; {
@@ -66,21 +66,21 @@ func (f *Flows) tellDenied(now time.Time) {
 			case p := <-d.tap.Packets():
 				m.Seen.Inc()
 				// Otherwise it was in flight when logging for its pod ended.
-				if c, ok := f.policies.rules.Denied(p); ok && d.told.Saw(c, now) {
-					f.tell("policies deny a packet", c)
+				if c, ok := f.policies.rules.Denied(p); ok && d.log.Count(c, now) {
+					f.logDeniedPacket("policies deny a packet", c)
 				}
 			default:
 				more = false
 			}
 		}
 		lost := d.tap.Lost()
-		d.told.Missed(lost - d.lost)
+		d.log.CountMissed(lost - d.lost)
 		m.Seen.Add(float64(lost - d.lost))
 		d.lost = lost
 	}
-	due := d.told.Due(now)
+	due := d.log.Due(now)
 	for c, n := range due.Again {
-		f.tell("policies keep denying packets", c, "packets", n)
+		f.logDeniedPacket("policies keep denying packets", c, "packets", n)
 	}
 	if due.LeftOut > 0 {
 		f.log.Info("policies deny more packets than are logged", "packets", due.LeftOut)
@@ -88,8 +88,8 @@ func (f *Flows) tellDenied(now time.Time) {
 	}
 }
 
-// tell logs one line, which identifies the connection by pod, peer and port.
-func (f *Flows) tell(message string, c denials.Kind, more ...any) {
+// logDeniedPacket logs one line, which identifies the connection by pod, peer and port.
+func (f *Flows) logDeniedPacket(message string, c denials.Kind, more ...any) {
 	peer, reason := f.policies.rules.WhyDenied(c)
 	about := []any{"pod", c.Pod.String(), "direction", c.Direction.String(), "peer", peer, "address", c.Peer.String(),
 		"protocol", protocol(c.Protocol)}

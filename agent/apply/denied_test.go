@@ -116,14 +116,15 @@ func (n *deniedNode) delivered() (all int) {
 	return all
 }
 
-// hear waits until there is a line with all texts.
-func (n *deniedNode) hear(texts ...string) {
+// waitLines waits until there is a line with all texts.
+func (n *deniedNode) waitLines(texts ...string) {
 	n.t.Helper()
-	n.hearAgain(func() {}, texts...)
+	n.waitLinesSending(func() {}, texts...)
 }
 
-// hearAgain is hear, with a packet that is sent repeatedly: the datapath may drop some, as it did before a change.
-func (n *deniedNode) hearAgain(send func(), texts ...string) {
+// waitLinesSending is waitLines with a packet that is sent repeatedly: the datapath may drop some, as it did before a
+// change.
+func (n *deniedNode) waitLinesSending(send func(), texts ...string) {
 	n.t.Helper()
 	has := func(line string) bool {
 		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
@@ -160,16 +161,16 @@ func (n *deniedNode) resync() {
 func TestDeniedPacketsAreLogged(t *testing.T) {
 	n := newDeniedNode(t)
 	n.send(0, "10.77.1.7", 1000, 81)
-	n.hear(`"pod"="ns/a" "direction"="egress" "peer"="pod ns/c" "address"="10.77.1.7" "protocol"="TCP" "port"=81`,
+	n.waitLines(`"pod"="ns/a" "direction"="egress" "peer"="pod ns/c" "address"="10.77.1.7" "protocol"="TCP" "port"=81`,
 		`"reason"="isolated by NetworkPolicy ns/out, and no rule accepts it"`)
 	n.send(2, "10.77.1.6", 1000, 22)
-	n.hear(`"pod"="ns/b" "direction"="ingress" "peer"="pod ns/c" "address"="10.77.1.7" "protocol"="TCP" "port"=22`,
+	n.waitLines(`"pod"="ns/b" "direction"="ingress" "peer"="pod ns/c" "address"="10.77.1.7" "protocol"="TCP" "port"=22`,
 		`"reason"="isolated by NetworkPolicy ns/in, and no rule accepts it"`)
 	n.send(2, "203.0.113.9", 1000, 443)
-	n.hear(`"pod"="ns/c" "direction"="egress" "peer"="203.0.113.9" "address"="203.0.113.9" "protocol"="TCP" "port"=443`,
+	n.waitLines(`"pod"="ns/c" "direction"="egress" "peer"="203.0.113.9" "address"="203.0.113.9" "protocol"="TCP" "port"=443`,
 		`"reason"="egress[0] (no-test-net) of ClusterNetworkPolicy lock denies it, in tier Admin"`)
 	n.send(0, "10.77.2.1", 1000, 82)
-	n.hear(`"peer"="node far" "address"="10.77.2.1"`)
+	n.waitLines(`"peer"="node far" "address"="10.77.2.1"`)
 	if sent := n.delivered(); sent != 0 {
 		t.Errorf("%d packets that policies deny were delivered", sent)
 	}
@@ -181,15 +182,15 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 	n.send(2, "10.77.1.6", 1000, 8080)
 	n.send(0, "10.77.1.7", 1001, 81) // of the same kind as the first
 	n.send(0, "10.77.1.7", 1002, 83)
-	n.hear(`"port"=83`)
+	n.waitLines(`"port"=83`)
 	if len(n.lines) != 5 {
 		t.Errorf("%d lines, want 5:\n%s", len(n.lines), strings.Join(n.lines, "\n"))
 	}
 	if sent := n.delivered(); sent != 1 {
 		t.Errorf("%d packets were delivered, want the one that is allowed", sent)
 	}
-	n.flows.tellDenied(time.Now().Add(time.Minute))
-	n.hear(`"msg"="policies keep denying packets" "pod"="ns/a" "direction"="egress"`, `"packets"=1`)
+	n.flows.logDenied(time.Now().Add(time.Minute))
+	n.waitLines(`"msg"="policies keep denying packets" "pod"="ns/a" "direction"="egress"`, `"packets"=1`)
 }
 
 // A flood of denied packets, with ever-changing ports, causes few lines and hardly any packets to the agent, and none
@@ -213,7 +214,7 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 	if sent := n.delivered(); sent != 0 {
 		t.Errorf("%d packets that policies deny were delivered", sent)
 	}
-	n.flows.tellDenied(time.Now().Add(time.Hour))
+	n.flows.logDenied(time.Now().Add(time.Hour))
 	m := &n.flows.metrics.Policies
 	told := testutil.ToFloat64(m.Seen) - testutil.ToFloat64(m.LeftOut)
 	if lines := len(n.lines); int(told) != lines && int(told) != lines-1 { // one line may be about unlogged packets
@@ -281,7 +282,7 @@ func TestLogOfDeniedPacketsGoesOn(t *testing.T) {
 	logs := func() {
 		t.Helper()
 		port++
-		n.hearAgain(func() { n.send(0, "10.77.1.7", 1000, port) }, fmt.Sprintf(`"port"=%d`, port))
+		n.waitLinesSending(func() { n.send(0, "10.77.1.7", 1000, port) }, fmt.Sprintf(`"port"=%d`, port))
 	}
 	limited := func() bool { return strings.Contains(n.Ofctl("dump-meters", "br-int"), "meter=controller") }
 	logs()

@@ -61,30 +61,30 @@ type Flows struct {
 	services *servicePorts
 	leftover leftover
 	numbers  portNumbers // the port numbers in the confirmed flows, from OVSDB
-	policies enforced
-	heeded
+	policies policyState
+	flowStats
 }
 
-// heeded is what the flows have counted, from the last list of them, and the log of what they deny.
-type heeded struct {
+// flowStats is what the flows have counted, from the last list of them, and the log of what they deny.
+type flowStats struct {
 	denied     deniedLog
 	verdicts   map[openflow.Key]uint64 // packets
 	traffic    traffic
 	unanswered []netip.Prefix
 }
 
-// enforced is the state of policies.
-type enforced struct {
+// policyState is the state of policies.
+type policyState struct {
 	rules *policies.Rules // nil: none is enforced
-	// told: the switch has been given all of them since it was connected. Otherwise the differences would be all that it
-	// has.
-	told bool
+	// allSent: the switch has been given all of them since it was connected. Otherwise the differences would be all that
+	// it has.
+	allSent bool
 	// adopted: the rules are known, and the flows of an earlier agent on the switch have been examined.
 	adopted bool
 	// waitUntil is until when no pod is closed because policies are not known.
 	waitUntil time.Time
 	// tightened: connections may be open that the rules now deny.
-	tightened survey
+	tightened scan
 	// since is when the first change that the switch may not enforce yet was handed over; zero for none.
 	since    time.Time
 	problems []string // as logged last
@@ -97,8 +97,8 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
 	f.traffic = newTraffic()
 	found := signal.New()
-	f.policies.tightened = newSurvey(found)
-	f.leftover = leftover{gone: map[openflow.Translation]time.Time{}, unseen: newSurvey(found)}
+	f.policies.tightened = newScan(found)
+	f.leftover = leftover{gone: map[openflow.Translation]time.Time{}, unseen: newScan(found)}
 	if cfg.Services == api.ServicesOVS {
 		f.services = newServicePorts(source, node, log)
 	}
@@ -149,8 +149,8 @@ func (f *Flows) Current() []openflow.Flow { return f.flows }
 // tunnel while none had come back for some seconds.
 func (f *Flows) Unanswered() []netip.Prefix { return f.unanswered }
 
-// Doubts implements Watcher: an ovs-vswitchd to which there is no connection yet may have recreated every device.
-func (f *Flows) Doubts(ovsdb.Observed) bool { return f.sw == nil }
+// NeedsVerify implements Watcher: an ovs-vswitchd to which there is no connection yet may have recreated every device.
+func (f *Flows) NeedsVerify(ovsdb.Observed) bool { return f.sw == nil }
 
 // InPlace implements Watcher.
 func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
@@ -161,8 +161,8 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 // more. It also writes what is due in the log of denied packets.
 func (f *Flows) Due() bool {
 	now := time.Now()
-	f.tellDenied(now)
-	return f.policies.tightened.due(now) || f.outlived(now) || f.leftover.due(now)
+	f.logDenied(now)
+	return f.policies.tightened.due(now) || f.recheckDue(now) || f.leftover.due(now)
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
@@ -177,10 +177,10 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 		if f.sw, err = f.dial(ctx); err != nil {
 			return c, err
 		}
-		f.untold()
+		f.resetSent()
 	}
 	c.Repaired, err = f.sync(ctx, r, fresh)
-	if c.Degraded = errors.Join(f.policies.unknown(), f.unended()); err != nil || !ahead {
+	if c.Degraded = errors.Join(f.policies.unknown(), f.scanErrors()); err != nil || !ahead {
 		return c, err
 	}
 	f.waitPorts(ctx, r.Added)
@@ -207,15 +207,15 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 	case err != nil:
 		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd does not answer: %w", err)}
 	}
-	sw.Heed(f.heed)
+	sw.OnFlowStats(f.countFlow)
 	if version, _ := vswitchd.Version(ctx, f.runDir); f.datapath == api.DatapathNetdev && renewal.Needed(version) {
 		sw.RenewWith(renewal.Flows)
 	}
 	return sw, nil
 }
 
-// heed records the counters of a flow of a verdict or of a peer.
-func (f *Flows) heed(flow *openflow.Flow, packets uint64, idle time.Duration) {
+// countFlow records the counters of a flow of a verdict or of a peer.
+func (f *Flows) countFlow(flow *openflow.Flow, packets uint64, idle time.Duration) {
 	switch {
 	case flow.Kind == openflow.KindPeer:
 		f.traffic.flow(flow, idle)
@@ -243,35 +243,35 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	if err := f.observe(r); err != nil {
 		return repaired, err
 	}
-	told := f.told()
+	before := f.allSent()
 	f.setServices()
 	err = f.change(ctx, r, verified)
-	f.unsure(err)
+	f.markUnconfirmed(err)
 	if err != nil {
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
-	f.enforced()
+	f.policiesSynced()
 	if fresh || r.Verify { // the flows were listed
 		f.unanswered, f.traffic = f.traffic.unanswered(), newTraffic()
 	}
-	f.cut(ctx)
-	if f.told() != told {
+	f.scanDenied(ctx)
+	if f.allSent() != before {
 		debug.FreeOSMemory() // reading the cluster and the switch left much garbage
 	}
 	return repaired, nil
 }
 
-// told reports whether the switch was given all Services and policies.
-func (f *Flows) told() bool {
-	return (f.services == nil || f.services.told) && (f.policies.rules == nil || f.policies.told)
+// allSent reports whether the switch was given all Services and policies.
+func (f *Flows) allSent() bool {
+	return (f.services == nil || f.services.allSent) && (f.policies.rules == nil || f.policies.allSent)
 }
 
-// untold notes that the switch was given nothing.
-func (f *Flows) untold() {
-	f.policies.told = false
+// resetSent notes that the switch was given nothing.
+func (f *Flows) resetSent() {
+	f.policies.allSent = false
 	if f.services != nil {
-		f.services.told, f.leftover.unseen.now = false, true
+		f.services.allSent, f.leftover.unseen.now = false, true
 	}
 }
 
@@ -304,7 +304,7 @@ func (f *Flows) change(ctx context.Context, r *Round, verified bool) error {
 // syncUnits updates the switch's flows of Services and policies, and counts the changes.
 func (f *Flows) syncUnits(ctx context.Context) error {
 	changes, err := f.sw.SyncUnits(ctx)
-	f.unsure(err)
+	f.markUnconfirmed(err)
 	f.metrics.FlowsChanged(changes)
 	return err
 }
@@ -322,7 +322,7 @@ func (f *Flows) observe(r *Round) error {
 func (f *Flows) revert(ctx context.Context) (repaired []string, err error) {
 	f.sw.Resync()
 	c, err := f.sw.Sync(ctx, f.flows)
-	f.unsure(err)
+	f.markUnconfirmed(err)
 	f.metrics.FlowsSynced(len(f.flows), c)
 	if c != (openflow.Changes{}) {
 		repaired = []string{fmt.Sprintf("%d were missing, %d altered, %d foreign", c.Added, c.Modified, c.Deleted)}

@@ -21,8 +21,8 @@ type inPlace[T any] struct {
 
 func (p *inPlace[T]) is(want T) bool { return !p.unknown && reflect.DeepEqual(p.what, want) }
 
-// note records the outcome of applying what.
-func (p *inPlace[T]) note(what T, err error) { p.what, p.unknown = what, err != nil }
+// record records the outcome of applying what.
+func (p *inPlace[T]) record(what T, err error) { p.what, p.unknown = what, err != nil }
 
 // Steer syncs the bridged pods to the programs of uplink mode steer. It runs before the flows, so that a new pod's
 // first frame is delivered, and no frame for a deleted pod reaches the next one.
@@ -43,7 +43,7 @@ func (s *Steer) Apply(_ context.Context, r *Round) (c Changes, err error) {
 		return c, nil
 	}
 	err = s.sync(r.Want.Steer)
-	s.inPlace.note(r.Want.Steer, err)
+	s.inPlace.record(r.Want.Steer, err)
 	return c, err
 }
 
@@ -60,7 +60,7 @@ func (g *Gateway) Apply(_ context.Context, r *Round) (c Changes, err error) {
 		return c, nil
 	}
 	changes, err := link.EnsureGateway(r.Want.Gateway)
-	g.inPlace.note(r.Want.Gateway, err)
+	g.inPlace.record(r.Want.Gateway, err)
 	c = sorted(changes, r.Settled && same)
 	if err != nil {
 		return c, fmt.Errorf("gateway: %w", err)
@@ -86,7 +86,7 @@ func (f *Forwarding) Apply(_ context.Context, r *Round) (c Changes, err error) {
 		return c, nil
 	}
 	changes, err := route.EnableForwarding(want.ipv4, want.ipv6)
-	f.inPlace.note(want, err)
+	f.inPlace.record(want, err)
 	c = sorted(changes, r.Settled && same)
 	if err != nil {
 		return c, fmt.Errorf("forwarding: %w", err)
@@ -98,7 +98,7 @@ func (f *Forwarding) Apply(_ context.Context, r *Round) (c Changes, err error) {
 // now.
 type Veths struct {
 	podMTU, bridgedMTU int
-	otherMTU           []string // host ends, as of the last look
+	otherMTU           []string // host ends, as of the last check
 }
 
 // Name implements Applier.
@@ -160,7 +160,7 @@ func (a *Routes) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 		return c, nil
 	}
 	changes, err := route.Apply(ctx, r.Want.Routes)
-	a.inPlace.note(r.Want.Routes, err)
+	a.inPlace.record(r.Want.Routes, err)
 	if changes != (route.Changes{}) {
 		c = sorted([]string{fmt.Sprintf("%+v", changes)}, r.Settled && same)
 	}

@@ -110,7 +110,7 @@ func TestRootRoutesAhead(t *testing.T) {
 	ns.IP("link set gw0 up")
 	routes := &Routes{}
 	gateway := &Gateway{}
-	gateway.inPlace.note(link.GatewayLink{}, nil)
+	gateway.inPlace.record(link.GatewayLink{}, nil)
 	ahead := routes.Ahead(gateway)
 	tunnelled, direct := []string{"10.77.2.0/24"}, []string{}
 	want := func() (d route.Desired) {
@@ -156,10 +156,10 @@ func TestRootRoutesAhead(t *testing.T) {
 	round("it moved next door", false, true, nothing)
 	tunnelled = []string{"10.77.6.0/24"}
 	round("another came", true, false, nothing)
-	gateway.inPlace.note(link.GatewayLink{MTU: 1400}, nil)
+	gateway.inPlace.record(link.GatewayLink{MTU: 1400}, nil)
 	tunnelled = []string{"10.77.6.0/24", "10.77.7.0/24"}
 	round("one came, and the gateway gets another MTU", false, true, nothing)
-	gateway.inPlace.note(link.GatewayLink{}, nil)
+	gateway.inPlace.record(link.GatewayLink{}, nil)
 	tunnelled = []string{"10.77.6.0/24", "10.77.8.0/24"}
 	ns.IP("addr del 10.77.1.1/24 dev gw0") // with it, the kernel removes the routes that have it as source
 	ns.IP("addr add 10.77.1.3/24 dev gw0")

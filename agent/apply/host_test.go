@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
-// Bridged pods have the underlay's MTU, and none of them is told for the tunnel's.
+// Bridged pods have the underlay's MTU, and none of them is reported for the tunnel's.
 func TestMTUOfEachKindOfPod(t *testing.T) {
 	want := desired.State{PodMTU: 1450, BridgedMTU: 1500}
 	want.OVSDB.Pods = []api.Attachment{{HostIf: "flrouted"}, {HostIf: "flbridged", Bridged: true}}

@@ -22,16 +22,16 @@ type IPTables struct {
 	Finished signal.Signal
 
 	write    func(context.Context, nat.Desired) ([]string, error)
-	wanted   nat.Desired    // what the last check was for
-	inPlace  bool           // the rules were as wanted
-	began    time.Time      // when the running check began; zero: none is running
-	results  chan rulesLook // gets its outcome
-	finished []rulesLook    // not reported yet
-	failed   error          // why the last check failed
+	wanted   nat.Desired     // what the last check was for
+	inPlace  bool            // the rules were as wanted
+	began    time.Time       // when the running check began; zero: none is running
+	results  chan rulesCheck // gets its outcome
+	finished []rulesCheck    // not reported yet
+	failed   error           // why the last check failed
 }
 
-// rulesLook is the outcome of a check of the rules.
-type rulesLook struct {
+// rulesCheck is the outcome of a check of the rules.
+type rulesCheck struct {
 	drift   bool // changes revert external ones
 	changes []string
 	err     error
@@ -40,7 +40,7 @@ type rulesLook struct {
 // NewIPTables returns the applier of the rules of this network namespace.
 func NewIPTables() *IPTables {
 	tables := &nat.Tables{}
-	return &IPTables{Finished: signal.New(), write: tables.Apply, results: make(chan rulesLook, 1)}
+	return &IPTables{Finished: signal.New(), write: tables.Apply, results: make(chan rulesCheck, 1)}
 }
 
 // Name implements Applier.
@@ -58,33 +58,33 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 		t.inPlace = false
 	}
 	if wait || r.Verify || t.failed != nil {
-		t.look(ctx, r.Want.NAT, r.Settled && !wait)
+		t.startCheck(ctx, r.Want.NAT, r.Settled && !wait)
 	}
 	if wait {
 		t.wait(ctx)
 	}
 	switch took := time.Since(t.began); {
 	case t.busy() && took > rulesTimeout:
-		return t.reported(), fmt.Errorf("iptables has not finished for %s: it, or another program that writes rules, hangs. "+
+		return t.takeChanges(), fmt.Errorf("iptables has not finished for %s: it, or another program that writes rules, hangs. "+
 			"Stop that program (ps -ef | grep tables)", took.Round(time.Second))
 	case t.busy() && wait:
-		return t.reported(), fmt.Errorf("the iptables rules are not in place yet: iptables has been running for %s, or is waiting for "+
+		return t.takeChanges(), fmt.Errorf("the iptables rules are not in place yet: iptables has been running for %s, or is waiting for "+
 			"another program that writes rules", took.Round(time.Second))
 	}
-	return t.reported(), t.failed
+	return t.takeChanges(), t.failed
 }
 
 func (t *IPTables) busy() bool { return !t.began.IsZero() }
 
-// look checks and corrects the rules, unless a check is running. It outlives the round.
-func (t *IPTables) look(ctx context.Context, want nat.Desired, drift bool) {
+// startCheck checks and corrects the rules, unless a check is running. It outlives the round.
+func (t *IPTables) startCheck(ctx context.Context, want nat.Desired, drift bool) {
 	if t.busy() {
 		return
 	}
 	t.began, t.wanted = time.Now(), want
 	go func() {
 		changes, err := t.write(context.WithoutCancel(ctx), want)
-		t.results <- rulesLook{drift, changes, err}
+		t.results <- rulesCheck{drift, changes, err}
 		t.Finished.Notify()
 	}()
 }
@@ -95,33 +95,33 @@ func (t *IPTables) wait(ctx context.Context) {
 		return
 	}
 	select {
-	case look := <-t.results:
-		t.take(look)
+	case check := <-t.results:
+		t.record(check)
 	case <-ctx.Done():
 	}
 }
 
-func (t *IPTables) take(look rulesLook) {
+func (t *IPTables) record(check rulesCheck) {
 	t.began = time.Time{}
-	t.finished = append(t.finished, look)
-	if t.failed = look.err; look.err != nil {
-		t.failed = fmt.Errorf("iptables: %w", look.err)
+	t.finished = append(t.finished, check)
+	if t.failed = check.err; check.err != nil {
+		t.failed = fmt.Errorf("iptables: %w", check.err)
 	}
-	t.inPlace = t.inPlace || look.err == nil
+	t.inPlace = t.inPlace || check.err == nil
 }
 
-// reported are the changes of the checks that have ended.
-func (t *IPTables) reported() (c Changes) {
-	for _, look := range t.finished {
-		s := sorted(look.changes, look.drift)
+// takeChanges are the changes of the checks that have ended.
+func (t *IPTables) takeChanges() (c Changes) {
+	for _, check := range t.finished {
+		s := sorted(check.changes, check.drift)
 		c.Wanted, c.Repaired = append(c.Wanted, s.Wanted...), append(c.Repaired, s.Repaired...)
 	}
 	t.finished = nil
 	return c
 }
 
-// Doubts implements Watcher.
-func (*IPTables) Doubts(ovsdb.Observed) bool { return false }
+// NeedsVerify implements Watcher.
+func (*IPTables) NeedsVerify(ovsdb.Observed) bool { return false }
 
 // InPlace implements Watcher.
 func (*IPTables) InPlace(context.Context, ovsdb.Observed) bool { return true }
@@ -130,9 +130,9 @@ func (*IPTables) InPlace(context.Context, ovsdb.Observed) bool { return true }
 func (t *IPTables) Due() bool {
 	failed, late := t.failed != nil, t.busy() && time.Since(t.began) > rulesTimeout
 	select {
-	case look := <-t.results:
-		t.take(look)
-		return late || failed != (look.err != nil) || len(look.changes) > 0
+	case check := <-t.results:
+		t.record(check)
+		return late || failed != (check.err != nil) || len(check.changes) > 0
 	default:
 		return false
 	}

@@ -55,7 +55,7 @@ func TestIPTablesThatFailedIsAskedAgain(t *testing.T) {
 	answer := make(chan error, 1)
 	a := NewIPTables()
 	a.inPlace, a.write = true, func(context.Context, nat.Desired) ([]string, error) { return nil, <-answer }
-	look := func(r *Round) (err error) {
+	round := func(r *Round) (err error) {
 		t.Helper()
 		if _, err = a.Apply(t.Context(), r); a.busy() {
 			<-a.Finished
@@ -64,14 +64,14 @@ func TestIPTablesThatFailedIsAskedAgain(t *testing.T) {
 		return err
 	}
 	answer <- errors.New("no such program")
-	if err := look(&Round{Verify: true, Settled: true}); err != nil {
+	if err := round(&Round{Verify: true, Settled: true}); err != nil {
 		t.Errorf("a moment after the request: %v", err)
 	}
 	answer <- nil
-	if err := look(&Round{Settled: true}); err == nil {
+	if err := round(&Round{Settled: true}); err == nil {
 		t.Error("that it failed is not reported")
 	}
-	if err := look(&Round{Settled: true}); err != nil {
+	if err := round(&Round{Settled: true}); err != nil {
 		t.Errorf("it was asked again, and succeeded: %v", err)
 	}
 }

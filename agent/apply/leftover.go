@@ -15,7 +15,7 @@ type leftover struct {
 	// more.
 	gone map[openflow.Translation]time.Time
 	// unseen: there may be others that the switch does not report.
-	unseen survey
+	unseen scan
 }
 
 // due reports whether connections are to be removed from conntrack again.
@@ -58,11 +58,11 @@ func (f *Flows) flushKnown(ctx context.Context, now time.Time) {
 		}
 	}
 	if failed != nil {
-		f.log.Error(failed, mayGoOn, "interval", staleFor)
+		f.log.Error(failed, staleEndpoints, "interval", staleFor)
 	}
 }
 
-const mayGoOn = "clients of Services may still send to endpoints that are gone, will retry"
+const staleEndpoints = "clients of Services may still send to endpoints that are gone, will retry"
 
 // flushUDP removes the connections by a translation from conntrack.
 func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
@@ -87,9 +87,9 @@ func (f *Flows) translatedUDP(ctx context.Context, zone uint16, yield func(vswit
 	})
 }
 
-// takeGone finds, in a part of them, the translations that only conntrack still makes: those whose removal went unseen,
-// as while ovs-vswitchd was down.
-func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
+// flushUnseen finds, in a part of them, the translations that only conntrack still makes: those whose removal went
+// unseen, as while ovs-vswitchd was down.
+func (f *Flows) flushUnseen(ctx context.Context, now time.Time, p part) error {
 	if f.sw == nil {
 		return ErrNoSwitch
 	}
@@ -107,7 +107,8 @@ func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
 	return nil
 }
 
-// unsure notes that the switch may have applied changes without confirming them: it does not report later which.
-func (f *Flows) unsure(err error) {
+// markUnconfirmed notes that the switch may have applied changes without confirming them: it does not report later
+// which.
+func (f *Flows) markUnconfirmed(err error) {
 	f.leftover.unseen.now = f.leftover.unseen.now || err != nil && f.services != nil
 }

@@ -66,8 +66,8 @@ func (o *OVSDB) remember(d ovsdb.Desired) error {
 	return nil
 }
 
-// Doubts implements Watcher.
-func (*OVSDB) Doubts(ovsdb.Observed) bool { return false }
+// NeedsVerify implements Watcher.
+func (*OVSDB) NeedsVerify(ovsdb.Observed) bool { return false }
 
 // InPlace implements Watcher.
 func (o *OVSDB) InPlace(ctx context.Context, obs ovsdb.Observed) bool {

@@ -31,7 +31,7 @@ func (f *Flows) Waits() error {
 	return f.policies.waits(time.Now())
 }
 
-func (e *enforced) waits(now time.Time) error {
+func (e *policyState) waits(now time.Time) error {
 	if now.Before(e.waitUntil) {
 		return errNoPolicies
 	}
@@ -39,7 +39,7 @@ func (e *enforced) waits(now time.Time) error {
 }
 
 // unknown returns what does not work because policies are not known; nil if they are.
-func (e *enforced) unknown() error {
+func (e *policyState) unknown() error {
 	if e.rules == nil || e.rules.Known() {
 		return nil
 	}
@@ -53,34 +53,34 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) err
 		f.sw.SetPolicies(nil, true)
 		return nil
 	}
-	changed := f.update(ctx, place(r, view), r.Verify)
+	changed := f.update(ctx, nodeState(r, view), r.Verify)
 	if !f.policies.adopted {
 		f.sw.Resync() // there has flows that belong to no unit
-		there, err := f.sw.HasForPods(ctx)
+		there, err := f.sw.PodFlows(ctx)
 		if err != nil {
 			return err
 		}
 		if !f.policies.rules.Known() {
-			return f.keep(there)
+			return f.keepEnforced(there)
 		}
 		f.policies.rules.Adopt(there, time.Now())
-		f.policies.adopted, f.policies.told = true, false
+		f.policies.adopted, f.policies.allSent = true, false
 	}
-	all := !f.policies.told
+	all := !f.policies.allSent
 	if all {
 		changed = f.policies.rules.Units()
 	}
 	f.sw.SetPolicies(changed, all)
-	f.policies.told = true
+	f.policies.allSent = true
 	f.policies.tightened.now = f.policies.rules.Tightened() || f.policies.tightened.now || all
 	return nil
 }
 
 // update takes over the changes. verify: compare the limit of denied packets as well.
-func (f *Flows) update(ctx context.Context, to *policies.Place, verify bool) map[uint32]openflow.Unit {
+func (f *Flows) update(ctx context.Context, to *policies.NodeState, verify bool) map[uint32]openflow.Unit {
 	known := f.policies.rules.Known()
 	changed := f.policies.rules.Update(to, time.Now())
-	for id, unit := range f.policies.rules.Hear(f.hear(ctx, verify)) {
+	for id, unit := range f.policies.rules.SetReceiving(f.ensureTap(ctx, verify)) {
 		changed[id] = unit
 	}
 	f.report()
@@ -90,8 +90,9 @@ func (f *Flows) update(ctx context.Context, to *policies.Place, verify bool) map
 	return changed
 }
 
-// enforced notes that the switch enforces the policies, and records what it has counted.
-func (f *Flows) enforced() {
+// policiesSynced is called when the switch enforces the policies; it records how long that took, and what the flows
+// have counted.
+func (f *Flows) policiesSynced() {
 	if f.policies.rules == nil {
 		return
 	}
@@ -116,9 +117,9 @@ func (f *Flows) enforced() {
 	f.policies.counted = counts
 }
 
-// keep makes the switch go on to enforce the flows in there, and serve no other pod except to its node, while policies
-// are not known.
-func (f *Flows) keep(there []openflow.Flow) error {
+// keepEnforced makes the switch go on to enforce the flows in there, and serve no other pod except to its node, while
+// policies are not known.
+func (f *Flows) keepEnforced(there []openflow.Flow) error {
 	enforces := slices.ContainsFunc(there, func(f openflow.Flow) bool { return f.Kind.OfPolicies() })
 	if err := f.policies.waits(time.Now()); err != nil && !enforces {
 		return err
@@ -139,9 +140,9 @@ func (f *Flows) report() {
 	f.policies.problems = now
 }
 
-// place returns the ports of the pods and the addresses of the node.
-func place(r *Round, view tables.View) *policies.Place {
-	p := &policies.Place{Services: len(r.Want.ServiceCIDRs) > 0}
+// nodeState returns the ports of the pods and the addresses of the node.
+func nodeState(r *Round, view tables.View) *policies.NodeState {
+	p := &policies.NodeState{Services: len(r.Want.ServiceCIDRs) > 0}
 	for i, a := range r.Want.OVSDB.Pods { // in the order of the view's
 		p.Ports = append(p.Ports, policies.Port{Pod: policy.PodKey{Namespace: a.PodNamespace, Name: a.PodName},
 			UID: a.PodUID, HostIf: a.HostIf, At: view.Pods[i]})
@@ -164,7 +165,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 		return true, nil
 	case f.sw == nil:
 		return false, ErrNoSwitch
-	case !f.policies.told:
+	case !f.policies.allSent:
 		return false, nil
 	}
 	changed := f.update(ctx, nil, false)
@@ -176,7 +177,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	if err := f.syncUnits(ctx); err != nil {
 		return false, err
 	}
-	f.enforced()
-	f.cut(ctx)
+	f.policiesSynced()
+	f.scanDenied(ctx)
 	return true, nil
 }

@@ -162,7 +162,7 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	n.looked()
 	n.flows.policies.tightened.now, n.flows.runDir = true, filepath.Join(n.Dir, "none")
 	began := time.Now()
-	n.flows.cut(t.Context())
+	n.flows.scanDenied(t.Context())
 	if n.looked(); !n.flows.policies.tightened.now {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
@@ -171,7 +171,7 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	}
 	again := n.flows.policies.tightened.again
 	n.flows.policies.tightened.again = time.Now().Add(time.Hour)
-	if err := n.flows.unended(); err == nil || n.flows.Due() {
+	if err := n.flows.scanErrors(); err == nil || n.flows.Due() {
 		t.Errorf("reported is %v, and permanently: %t", err, n.flows.Due())
 	}
 	n.flows.policies.tightened.again = again
@@ -183,9 +183,9 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 		}
 		n.comes(began)
 		began = time.Now()
-		n.flows.cut(t.Context())
+		n.flows.scanDenied(t.Context())
 		n.looked()
-		if err := n.flows.unended(); err != nil {
+		if err := n.flows.scanErrors(); err != nil {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
@@ -205,7 +205,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 		{[]netip.Addr{own}, []netip.Addr{own, v6}},
 	} {
 		r := &Round{Want: desired.State{Gateway: link.GatewayLink{Sources: c.sources}}}
-		if got := place(r, view).Node; !slices.Equal(got, c.want) {
+		if got := nodeState(r, view).Node; !slices.Equal(got, c.want) {
 			t.Errorf("with sources %v the node is %v, want %v", c.sources, got, c.want)
 		}
 	}

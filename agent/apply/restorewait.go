@@ -78,7 +78,7 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	case now.Set && now.Ours && arm && now.Restored == start, !now.Set && !arm:
 		w.report(arm)
 		return c, nil
-	case w.early(now, arm):
+	case w.flowsPending(now, arm):
 		return c, nil
 	case foreign && time.Since(w.foreign) < foreignWait:
 		if now.Restored == start && start != "" {
@@ -95,8 +95,8 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	return c, w.arm(ctx, start, arm)
 }
 
-// early reports whether flows are still to come. Then another round follows; the guard waits only seconds.
-func (w *RestoreWait) early(now ovsdb.RestoreWait, arm bool) bool {
+// flowsPending reports whether flows are still to come. Then another round follows; the guard waits only seconds.
+func (w *RestoreWait) flowsPending(now ovsdb.RestoreWait, arm bool) bool {
 	return now.Set && now.Ours && arm && w.unread()
 }
 
@@ -115,7 +115,7 @@ func (w *RestoreWait) noteForeign(now ovsdb.RestoreWait) bool {
 // arm makes the next start of ovs-vswitchd wait, if that is wanted. The key is not set when it is called.
 func (w *RestoreWait) arm(ctx context.Context, start string, wanted bool) error {
 	if wanted {
-		if err := w.db.HoldAtStart(ctx, start); err != nil {
+		if err := w.db.SetRestoreWait(ctx, start); err != nil {
 			return err
 		}
 		w.seen = ovsdb.RestoreWait{Set: true, Ours: true, Restored: start}
@@ -171,8 +171,8 @@ func guarded(ovsRunDir string) (bool, error) {
 	return errors.Is(err, syscall.EWOULDBLOCK), nil
 }
 
-// Doubts implements Watcher: another program has ended ovs-vswitchd's wait, and may have restored old flows.
-func (w *RestoreWait) Doubts(obs ovsdb.Observed) bool {
+// NeedsVerify implements Watcher: another program has ended ovs-vswitchd's wait, and may have restored old flows.
+func (w *RestoreWait) NeedsVerify(obs ovsdb.Observed) bool {
 	return !obs.RestoreWait.Set && (w.armed || !w.foreign.IsZero())
 }
 

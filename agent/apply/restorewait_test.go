@@ -87,7 +87,7 @@ func TestNextStartWaitsForFlows(t *testing.T) {
 	unread = false
 	apply("it has all flows")
 	n.restoreWait("it has all flows", ovsdb.RestoreWait{Set: true, Ours: true, Restored: second})
-	if w.Waits() || w.Doubts(n.round().Observed) || !w.InPlace(t.Context(), n.round().Observed) {
+	if w.Waits() || w.NeedsVerify(n.round().Observed) || !w.InPlace(t.Context(), n.round().Observed) {
 		t.Errorf("it has all flows: it waits %t, or that is in doubt, or not in place", w.Waits())
 	}
 
@@ -112,7 +112,7 @@ func TestForeignRestoreWait(t *testing.T) {
 		t.Errorf("another program has set it: %v, and it is due again: %t", err, w.Due())
 	}
 	n.restoreWait("a moment later", foreign)
-	if !w.Doubts(ovsdb.Observed{}) {
+	if !w.NeedsVerify(ovsdb.Observed{}) {
 		t.Error("another program has had ovs-vswitchd go on, and there is no doubt about its flows")
 	}
 	w.foreign = time.Now().Add(-2 * foreignWait)

@@ -19,12 +19,12 @@ import (
 // servicePorts are the ports of Services as the switch should translate them. Each Service is computed separately, when
 // it or its endpoints have changed.
 type servicePorts struct {
-	told   bool // as in enforced
-	source inputs.Source
-	log    logr.Logger
-	node   services.Node
-	ids    clusterip.IDs
-	known  bool // all Services have been read
+	allSent bool // as in policyState
+	source  inputs.Source
+	log     logr.Logger
+	node    services.Node
+	ids     clusterip.IDs
+	known   bool // all Services have been read
 	// of are the ports of each Service, by namespace/name: all that is kept of them. Units are computed from them when the
 	// switch needs them, so a stored list is never changed.
 	of map[string][]servicePort
@@ -102,7 +102,7 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 			s.of[service] = append(s.of[service], p)
 		}
 	}
-	s.tellAffinity(service, before, s.of[service])
+	s.logAffinity(service, before, s.of[service])
 	for _, p := range slices.Concat(before, s.of[service]) {
 		s.settle(p.Key, changed)
 	}
@@ -118,8 +118,8 @@ func (s *servicePorts) limited(service string, k services.Key, all []netip.AddrP
 	return all
 }
 
-// tellAffinity logs once that session affinity, which all ports of a Service share, is shorter than requested.
-func (s *servicePorts) tellAffinity(service string, before, now []servicePort) {
+// logAffinity logs once that session affinity, which all ports of a Service share, is shorter than requested.
+func (s *servicePorts) logAffinity(service string, before, now []servicePort) {
 	if len(now) == 0 || now[0].affinity <= clusterip.MostAffinity ||
 		len(before) > 0 && before[0].affinity == now[0].affinity {
 		return
@@ -155,7 +155,7 @@ func (p *servicePort) list() []netip.AddrPort { return p.endpoints.List(p.Addr.I
 // unit computes the port's unit when it is needed; it has no flows without endpoints.
 func (p *servicePort) unit(id uint32) (u openflow.Unit) {
 	if p.endpoints != "" {
-		u.Made = func() openflow.Unit {
+		u.Build = func() openflow.Unit {
 			return clusterip.Unit(id, netip.AddrPortFrom(p.Addr, p.Port), p.Protocol, p.list(), p.affinity)
 		}
 	}
@@ -169,7 +169,7 @@ func (s *servicePorts) units() map[uint32]openflow.Unit {
 		for i := range ports {
 			id := s.id(ports[i].Key)
 			claims := s.claims[id]
-			if u := ports[i].unit(id); claims[len(claims)-1] == service && u.Made != nil {
+			if u := ports[i].unit(id); claims[len(claims)-1] == service && u.Build != nil {
 				out[id] = u
 			}
 		}
@@ -202,12 +202,12 @@ func (f *Flows) setServices() {
 	if !known {
 		return
 	}
-	all := !f.services.told
+	all := !f.services.allSent
 	if all {
 		changed = f.services.units()
 	}
 	f.sw.SetUnits(changed, all)
-	f.services.told = true
+	f.services.allSent = true
 }
 
 // SyncServices updates the switch for changed Services, and nothing else. done is false if a whole round is needed:
@@ -220,7 +220,7 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.sw == nil {
 		return false, ErrNoSwitch
 	}
-	all := !f.services.told
+	all := !f.services.allSent
 	if f.setServices(); all || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}

@@ -84,8 +84,8 @@ func TestServicePortsAreCounted(t *testing.T) {
 func made(units map[uint32]openflow.Unit) map[uint32]openflow.Unit {
 	out := map[uint32]openflow.Unit{}
 	for id, u := range units {
-		if out[id] = u; u.Made != nil {
-			out[id] = u.Made()
+		if out[id] = u; u.Build != nil {
+			out[id] = u.Build()
 		}
 	}
 	return out

@@ -121,7 +121,7 @@ func (n *node) follow() {
 	}
 }
 
-// A survey of connections that takes longer than ovs-vswitchd's other commands ends those that policies deny, delays no
+// A scan of connections that takes longer than ovs-vswitchd's other commands ends those that policies deny, delays no
 // round, and is reported while it runs.
 func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	n, open := newOpenNode(t)
@@ -131,7 +131,7 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	began := time.Now()
 	n.follow() // the loop does not wait for the answer, which does not come before
 	close(c.hold)
-	n.flows.policies.tightened.began = began.Add(-surveyLate) // as if it had taken so long
+	n.flows.policies.tightened.began = began.Add(-scanLate) // as if it had taken so long
 	if !n.flows.Due() {
 		t.Error("nothing is to be reported")
 	}
@@ -149,8 +149,8 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	}
 }
 
-// If rules become stricter during a survey, another one follows; if they allow again what it would end, the connection
-// continues. A survey ends when the rules have changed, however long that takes.
+// If rules become stricter during a scan, another one follows; if they allow again what it would end, the connection
+// continues. A scan ends when the rules have changed, however long that takes.
 func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -176,7 +176,7 @@ func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	}
 }
 
-// An agent that ends during a survey does not leave it running; the next agent ends what is due.
+// An agent that ends during a scan does not leave it running; the next agent ends what is due.
 func TestAgentThatEndsDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -198,7 +198,7 @@ func TestAgentThatEndsDuringALook(t *testing.T) {
 	}
 }
 
-// If the connection to the switch is lost during a survey, it is repeated.
+// If the connection to the switch is lost during a scan, it is repeated.
 func TestSwitchThatIsLostDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)

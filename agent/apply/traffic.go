@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	// stillSent is how old the last packet to another node may be for an answer to be expected: the interval between two
+	// sentWithin is how old the last packet to another node may be for an answer to be expected: the interval between two
 	// lists of the flows.
-	stillSent = 15 * time.Second
-	// answered is how long after the last packet from a node a packet may have been sent to it for both to belong to one
-	// exchange. The last packet of a connection is usually sent within this time, and counters are gathered each second.
-	answered = 5 * time.Second
+	sentWithin = 15 * time.Second
+	// answeredWithin is how long after the last packet from a node a packet may have been sent to it for both to belong to
+	// one exchange. The last packet of a connection is usually sent within this time, and counters are gathered each
+	// second.
+	answeredWithin = 5 * time.Second
 )
 
 // traffic is how long ago the flows of other nodes carried packets, by podCIDR. It sends no packets of its own, and
@@ -42,7 +43,7 @@ func (t *traffic) flow(f *openflow.Flow, idle time.Duration) {
 func (t *traffic) unanswered() (out []netip.Prefix) {
 	for podCIDR, sent := range t.sent {
 		received, heard := t.received[podCIDR]
-		if sent <= stillSent && (!heard || received > sent+answered) {
+		if sent <= sentWithin && (!heard || received > sent+answeredWithin) {
 			out = append(out, podCIDR)
 		}
 	}

@@ -65,7 +65,7 @@ func TestSwitchIsComparedWithPolicies(t *testing.T) {
 		cluster := verdict.New([]corev1.Pod{pod("a", "10.77.1.5"), pod("b", "10.77.1.6")}, sw.Has)
 		cluster.Compiler.SetNamespace(policy.Namespace{Name: "ns"})
 		cluster.SetPolicy(policyOf(c.types))
-		got, err := sw.Ask(n.soon(), cluster, c.is)
+		got, err := sw.Evaluate(n.soon(), cluster, c.is)
 		if err != nil || got.DeniedIn != c.deniedIn || c.differs == "" != (got.Differs == "") ||
 			!strings.Contains(got.Differs, c.differs) {
 			t.Errorf("%s: denied in %q, differs: %q, %v\n%s", c.name, got.DeniedIn, got.Differs, err, strings.Join(got.Steps, "\n"))

@@ -13,7 +13,7 @@ import (
 type Recorded struct {
 	mu      sync.Mutex
 	byHost  map[string]api.Attachment
-	missing map[string]bool // host ends of those that had no record at the last look
+	missing map[string]bool // host ends of those that had no record at the last Merge
 }
 
 // Merge takes the current records. It returns these together with earlier ones and, in lost, the earlier ones whose
@@ -39,8 +39,8 @@ func (s *Recorded) Merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
 	return all, lost
 }
 
-// Note adds an attachment that was just recorded.
-func (s *Recorded) Note(a api.Attachment) {
+// Add adds an attachment that was just recorded.
+func (s *Recorded) Add(a api.Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byHost == nil {

@@ -24,37 +24,37 @@ type Kind = compile.Connection
 
 // Log keeps what was logged. The zero value is ready to use.
 type Log struct {
-	kinds   map[Kind]*kind
-	lines   float64 // that may be written, as of filled
-	filled  time.Time
-	leftOut uint64
-	said    time.Time // when leftOut was last reported
+	kinds      map[Kind]*kind
+	lines      float64 // that may be written, as of filled
+	filled     time.Time
+	leftOut    uint64
+	reportedAt time.Time // when leftOut was last reported
 }
 
 type kind struct {
-	told    time.Time
-	packets uint64 // since
+	loggedAt time.Time
+	packets  uint64 // since
 }
 
-// Saw counts a packet, and reports whether to log it now.
-func (l *Log) Saw(k Kind, now time.Time) bool {
+// Count counts a packet, and reports whether to log it now.
+func (l *Log) Count(k Kind, now time.Time) bool {
 	if seen := l.kinds[k]; seen != nil {
 		seen.packets++
 		return false
 	}
-	if len(l.kinds) >= mostKinds || !l.may(now) {
+	if len(l.kinds) >= mostKinds || !l.allow(now) {
 		l.leftOut++
 		return false
 	}
 	if l.kinds == nil {
 		l.kinds = map[Kind]*kind{}
 	}
-	l.kinds[k] = &kind{told: now}
+	l.kinds[k] = &kind{loggedAt: now}
 	return true
 }
 
-// may takes one line from the limit, if one is left.
-func (l *Log) may(now time.Time) bool {
+// allow takes one line from the limit, if one is left.
+func (l *Log) allow(now time.Time) bool {
 	if l.filled.IsZero() {
 		l.lines = burst
 	}
@@ -66,8 +66,8 @@ func (l *Log) may(now time.Time) bool {
 	return true
 }
 
-// Missed counts packets about which nothing is known.
-func (l *Log) Missed(packets uint64) { l.leftOut += packets }
+// CountMissed counts packets about which nothing is known.
+func (l *Log) CountMissed(packets uint64) { l.leftOut += packets }
 
 // Due is what to log now.
 type Due struct {
@@ -83,19 +83,19 @@ func (l *Log) Due(now time.Time) Due {
 	for _, k := range slices.Collect(maps.Keys(l.kinds)) {
 		seen := l.kinds[k]
 		switch {
-		case now.Sub(seen.told) < every:
+		case now.Sub(seen.loggedAt) < every:
 		case seen.packets == 0:
 			delete(l.kinds, k)
-		case l.may(now):
+		case l.allow(now):
 			due.Again[k] = seen.packets
-			*seen = kind{told: now}
+			*seen = kind{loggedAt: now}
 		default:
 			l.leftOut += seen.packets
 			delete(l.kinds, k)
 		}
 	}
-	if l.leftOut > 0 && now.Sub(l.said) >= every {
-		due.LeftOut, l.leftOut, l.said = l.leftOut, 0, now
+	if l.leftOut > 0 && now.Sub(l.reportedAt) >= every {
+		due.LeftOut, l.leftOut, l.reportedAt = l.leftOut, 0, now
 	}
 	return due
 }

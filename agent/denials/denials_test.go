@@ -26,18 +26,18 @@ func TestOneLineAMinute(t *testing.T) {
 			t.Errorf("after %d s: %v, want %v", second, due, want)
 		}
 	}
-	if !l.Saw(kindOf(80), at(0)) || l.Saw(kindOf(80), at(1)) || !l.Saw(kindOf(81), at(2)) {
+	if !l.Count(kindOf(80), at(0)) || l.Count(kindOf(80), at(1)) || !l.Count(kindOf(81), at(2)) {
 		t.Error("the first of a kind has a line, and no other")
 	}
-	l.Saw(kindOf(80), at(59))
+	l.Count(kindOf(80), at(59))
 	again(59, nil)
 	again(60, map[Kind]uint64{kindOf(80): 2})
 	again(62, nil)
 	again(119, nil)
-	l.Saw(kindOf(80), at(119))
+	l.Count(kindOf(80), at(119))
 	again(120, map[Kind]uint64{kindOf(80): 1})
 	again(180, nil)
-	if !l.Saw(kindOf(80), at(181)) || !l.Saw(kindOf(81), at(181)) {
+	if !l.Count(kindOf(80), at(181)) || !l.Count(kindOf(81), at(181)) {
 		t.Error("after a minute without a packet, a kind is not new")
 	}
 }
@@ -47,7 +47,7 @@ func TestFloodOfKinds(t *testing.T) {
 	var l Log
 	lines := 0
 	for i := range 60000 {
-		if l.Saw(kindOf(uint16(i)), start.Add(time.Duration(i)*time.Millisecond)) {
+		if l.Count(kindOf(uint16(i)), start.Add(time.Duration(i)*time.Millisecond)) {
 			lines++
 		}
 	}
@@ -58,7 +58,7 @@ func TestFloodOfKinds(t *testing.T) {
 	if due.LeftOut != uint64(60000-lines) {
 		t.Errorf("%d packets are counted as unlogged, want %d", due.LeftOut, 60000-lines)
 	}
-	l.Missed(7)
+	l.CountMissed(7)
 	if due := l.Due(start.Add(2*time.Minute - 1)); due.LeftOut != 0 {
 		t.Error("the unlogged packets are reported before a minute is over")
 	}
@@ -73,8 +73,8 @@ func TestLimitOfRepeats(t *testing.T) {
 	now := start
 	for port := range uint16(2 * mostKinds) {
 		now = now.Add(time.Second / perSecond)
-		l.Saw(kindOf(port), now)
-		l.Saw(kindOf(port), now)
+		l.Count(kindOf(port), now)
+		l.Count(kindOf(port), now)
 	}
 	if len(l.kinds) != mostKinds {
 		t.Fatalf("%d kinds are remembered, want %d", len(l.kinds), mostKinds)

@@ -44,8 +44,8 @@ func gatewayMTU(in Inputs, podMTU int) int {
 	return max(podMTU, UnderlayMTU(in.Config, in.Transport.MTU))
 }
 
-// unless is mtu, or 0 if it equals the device's own.
-func unless(device, mtu int) int {
+// nonDefaultMTU is mtu, or 0 if it equals the device's own.
+func nonDefaultMTU(device, mtu int) int {
 	if mtu == device {
 		return 0
 	}
@@ -151,10 +151,10 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 	return v4, v6
 }
 
-// masked are the ranges for which the node translates addresses, of families in which it has an address itself: those
-// of pools that overlap no podCIDRs and Services, since nothing is allocated from others; and the addresses of its
-// pods, whose pool may have been deleted or become invalid.
-func masked(in Inputs, peers []Peer) []netip.Prefix {
+// masqueraded are the ranges for which the node translates addresses, of families in which it has an address itself:
+// those of pools that overlap no podCIDRs and Services, since nothing is allocated from others; and the addresses of
+// its pods, whose pool may have been deleted or become invalid.
+func masqueraded(in Inputs, peers []Peer) []netip.Prefix {
 	taken := slices.Concat(in.serviceCIDRs(), in.Own.PodCIDRs)
 	for _, p := range peers {
 		for _, c := range p.PodCIDRs {

@@ -198,10 +198,10 @@ func peerRoutes(in Inputs, peers []Peer, gateways []netip.Prefix, tunnelMTU int)
 	return out
 }
 
-// unmasked are the ranges to which packets of this node's pods keep their source although they leave through the
+// notMasqueraded are the ranges to which packets of this node's pods keep their source although they leave through the
 // underlay. A peer in hybrid mode is among them even while it is tunnelled: when it becomes direct, its range must be
 // exempt before the first packet, or that packet's connection would be masqueraded as long as it lasts.
-func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
+func notMasqueraded(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
 	if cfg.TrafficEncapMode == api.ModeEncap {
 		return nil
 	}

@@ -68,8 +68,8 @@ func told(d State) string {
 		}
 		out = append(out, s)
 	}
-	if len(d.NAT.Unmasked) > 0 {
-		out = append(out, fmt.Sprint("unmasked ", d.NAT.Unmasked))
+	if len(d.NAT.NotMasqueraded) > 0 {
+		out = append(out, fmt.Sprint("unmasked ", d.NAT.NotMasqueraded))
 	}
 	return strings.Join(append(out, d.Problems...), "\n")
 }
@@ -237,8 +237,8 @@ func allocations(t *testing.T, mode string, peers int) float64 {
 		n := peerNode(fmt.Sprintf("n%04d 100.%d.%d.0/24 172.%d.%d.%d", i, 64+i>>8, i&255, 16+8*(i%2), i>>8, i&255))
 		in.Nodes[n.Name] = n
 	}
-	if d := Compute(in); len(d.Peers) != peers || len(d.NAT.Unmasked) > 10 {
-		t.Errorf("%s: %d peers, %d ranges unmasked; problems %.3q", mode, len(d.Peers), len(d.NAT.Unmasked), d.Problems)
+	if d := Compute(in); len(d.Peers) != peers || len(d.NAT.NotMasqueraded) > 10 {
+		t.Errorf("%s: %d peers, %d ranges unmasked; problems %.3q", mode, len(d.Peers), len(d.NAT.NotMasqueraded), d.Problems)
 	}
 	return testing.AllocsPerRun(1, func() { Compute(in) })
 }

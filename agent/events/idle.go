@@ -26,7 +26,7 @@ const (
 // idleness is what is known about policies that have no effect on any pod. An agent has only the pods that its own
 // pods' policies refer to, so it queries the API server for the others, for one policy at a time.
 type idleness struct {
-	ask   func(context.Context, policy.Ref) (*compile.Idle, error)
+	query func(context.Context, policy.Ref) (*compile.Idle, error)
 	known map[string]idle
 }
 
@@ -38,7 +38,7 @@ type idle struct {
 }
 
 func newIdleness(client *kube.Client) idleness {
-	return idleness{known: map[string]idle{}, ask: func(ctx context.Context, ref policy.Ref) (*compile.Idle, error) {
+	return idleness{known: map[string]idle{}, query: func(ctx context.Context, ref policy.Ref) (*compile.Idle, error) {
 		ctx, cancel := context.WithTimeout(ctx, idleRead)
 		defer cancel()
 		return verdict.Idle(ctx, client, ref)
@@ -59,7 +59,7 @@ func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPo
 		switch {
 		case now.Before(k.due) || failed: // after one failure the rest would fail too
 		case ours(p):
-			k, failed = i.look(ctx, p, k, now)
+			k, failed = i.check(ctx, p, k, now)
 		default:
 			k = idle{due: now.Add(rankAgain)}
 		}
@@ -72,9 +72,9 @@ func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPo
 	return out
 }
 
-// look checks one policy.
-func (i *idleness) look(ctx context.Context, p inputs.NetworkPolicy, k idle, now time.Time) (next idle, failed bool) {
-	found, err := i.ask(ctx, policy.Ref{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name})
+// check finds out whether one policy is idle.
+func (i *idleness) check(ctx context.Context, p inputs.NetworkPolicy, k idle, now time.Time) (next idle, failed bool) {
+	found, err := i.query(ctx, policy.Ref{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name})
 	switch {
 	case err != nil:
 		k.due = now.Add(idleFor)

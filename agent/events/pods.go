@@ -30,13 +30,13 @@ type warned struct {
 	last map[string]time.Time // by Pod, reason and message
 }
 
-// again reports whether something is to be reported now, and notes that it is.
-func (w *warned) again(what string) bool {
+// allow reports whether something is to be reported now, and notes that it is.
+func (w *warned) allow(what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for said, at := range w.last {
+	for reported, at := range w.last {
 		if time.Since(at) > warnEvery {
-			delete(w.last, said)
+			delete(w.last, reported)
 		}
 	}
 	if _, lately := w.last[what]; lately {
@@ -76,7 +76,7 @@ func (p *Pods) Warn(r cniserver.Request, reason, message string) {
 
 // WarnOwner is Warn on the Pod that holds, or held, an address.
 func (p *Pods) WarnOwner(o api.AllocationOwner, reason, message string) {
-	if p.kube == nil || o.Name == "" || !p.warned.again(o.Namespace+"/"+o.Name+" "+o.PodUID+" "+reason+" "+message) {
+	if p.kube == nil || o.Name == "" || !p.warned.allow(o.Namespace+"/"+o.Name+" "+o.PodUID+" "+reason+" "+message) {
 		return
 	}
 	w := kube.Warning{Reason: reason, Message: message, About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod",

@@ -8,11 +8,11 @@ import (
 // The same message is not repeated on a Pod every few seconds, but another message is written at once.
 func TestWarned(t *testing.T) {
 	var w warned
-	if !w.again("a") || w.again("a") || !w.again("b") {
+	if !w.allow("a") || w.allow("a") || !w.allow("b") {
 		t.Error("want a, not a again, and b")
 	}
 	w.last["a"] = time.Now().Add(-2 * warnEvery)
-	if !w.again("a") || len(w.last) != 2 {
+	if !w.allow("a") || len(w.last) != 2 {
 		t.Errorf("want a again after %s: %v", warnEvery, w.last)
 	}
 }

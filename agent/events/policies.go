@@ -70,10 +70,10 @@ func NewPolicies(source inputs.Source, client *kube.Client, node string, enforce
 
 // Run reports until ctx ends.
 func (t *Policies) Run(ctx context.Context) {
-	signal.Loop(ctx, t.every.Policies, nil, func(ctx context.Context) { t.look(ctx, time.Now()) })
+	signal.Loop(ctx, t.every.Policies, nil, func(ctx context.Context) { t.check(ctx, time.Now()) })
 }
 
-func (t *Policies) look(ctx context.Context, now time.Time) {
+func (t *Policies) check(ctx context.Context, now time.Time) {
 	s := t.source.Snapshot()
 	policies := t.unenforced(s.NetworkPolicies)
 	t.metrics.Health.Policies.Set(float64(len(policies)))

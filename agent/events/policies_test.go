@@ -64,7 +64,7 @@ func TestPoliciesAreTold(t *testing.T) {
 		p, w := tellerOf(t, fmt.Sprintf("node-%d", i), source)
 		count := func(into map[string]int, at time.Duration, once bool) {
 			w.warnings = nil
-			p.look(t.Context(), start.Add(at))
+			p.check(t.Context(), start.Add(at))
 			for _, k := range w.warnings {
 				into[k.About.Name]++
 				if k.Once != once {
@@ -77,7 +77,7 @@ func TestPoliciesAreTold(t *testing.T) {
 		count(map[string]int{}, time.Second, false) // nothing new
 		count(later, 2*api.DefaultIntervals().Agent.PolicyStep, true)
 		w.warnings = nil
-		p.look(t.Context(), start.Add(renewEvents))
+		p.check(t.Context(), start.Add(renewEvents))
 		for _, k := range w.warnings {
 			renewed[k.About.Name]++
 		}
@@ -108,10 +108,10 @@ func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
 	p, w := tellerOf(t, "me", source)
 	w.err = errors.New("the API server is away")
 	now := time.Now()
-	p.look(t.Context(), now)
+	p.check(t.Context(), now)
 	w.err = nil
-	p.look(t.Context(), now.Add(p.every.Policies))
-	p.look(t.Context(), now.Add(2*p.every.Policies))
+	p.check(t.Context(), now.Add(p.every.Policies))
+	p.check(t.Context(), now.Add(2*p.every.Policies))
 	if len(w.warnings) != 2 {
 		t.Errorf("reported %d times, want 2: the first failed", len(w.warnings))
 	}
@@ -134,8 +134,8 @@ func TestPolicyThatIsRefused(t *testing.T) {
 	w.err = fmt.Errorf("writing: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "a",
 		errors.New("its namespace is being terminated")))
 	now := time.Now()
-	p.look(t.Context(), now)
-	p.look(t.Context(), now.Add(p.every.Policies))
+	p.check(t.Context(), now)
+	p.check(t.Context(), now.Add(p.every.Policies))
 	var about []string
 	for _, k := range w.warnings {
 		about = append(about, k.About.Name)
@@ -162,12 +162,12 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	p.enforced = true
 	idle := map[string]*compile.Idle{"a": {}, "b": {Ports: []policy.NamedPort{{Protocol: policy.TCP, Name: "http"}}}}
 	asked := 0
-	p.idle.ask = func(_ context.Context, ref policy.Ref) (*compile.Idle, error) {
+	p.idle.query = func(_ context.Context, ref policy.Ref) (*compile.Idle, error) {
 		asked++
 		return idle[ref.Name], nil
 	}
 	now := time.Now()
-	look := func(at time.Duration) { p.look(t.Context(), now.Add(at)) }
+	look := func(at time.Duration) { p.check(t.Context(), now.Add(at)) }
 	look(0)
 	if look(idleFor / 2); asked != 0 {
 		t.Errorf("asked at once, before pods can have come")
@@ -199,7 +199,7 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 // computed.
 func TestIdlenessThatIsNotKnown(t *testing.T) {
 	asked := 0
-	i := idleness{known: map[string]idle{}, ask: func(context.Context, policy.Ref) (*compile.Idle, error) {
+	i := idleness{known: map[string]idle{}, query: func(context.Context, policy.Ref) (*compile.Idle, error) {
 		asked++
 		return nil, errors.New("away")
 	}}

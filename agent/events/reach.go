@@ -60,11 +60,11 @@ func NewReach(report func() *api.AgentReach, client *kube.Client, node string, l
 
 // Run writes Events until ctx ends.
 func (r *Reach) Run(ctx context.Context) {
-	signal.Loop(ctx, reachEvery, nil, func(ctx context.Context) { r.look(ctx, time.Now()) })
+	signal.Loop(ctx, reachEvery, nil, func(ctx context.Context) { r.write(ctx, time.Now()) })
 }
 
-// look writes the Events that are new, or that the API server is about to delete.
-func (r *Reach) look(ctx context.Context, now time.Time) {
+// write writes the Events that are new, or that the API server is about to delete.
+func (r *Reach) write(ctx context.Context, now time.Time) {
 	found := notReached(r.node, r.report())
 	maps.DeleteFunc(r.written, func(about string, _ cause) bool {
 		_, still := found[about]
@@ -125,7 +125,7 @@ func notReached(own string, r *api.AgentReach) map[string]unreached {
 	hint := `. "fairleadctl doctor reach" on node ` + own + " has the evidence and the remedy"
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(about)), func(node string) bool { return node == own })
 	if len(others) > mostNamed {
-		return map[string]unreached{own: {"many", together(others, about[own], r.Asked) + hint, len(others)}}
+		return map[string]unreached{own: {"many", summary(others, about[own], r.Asked) + hint, len(others)}}
 	}
 	found := map[string]unreached{}
 	for node, all := range about {
@@ -147,8 +147,8 @@ func notReached(own string, r *api.AgentReach) map[string]unreached {
 	return found
 }
 
-// together is the message about many other nodes, in addition to the fault on this node.
-func together(others []string, here []api.ReachFinding, asked int) string {
+// summary is the message about many other nodes, in addition to the fault on this node.
+func summary(others []string, here []api.ReachFinding, asked int) string {
 	message := fmt.Sprintf("pods on this node and on %d of the %d nodes that it probes do not reach each other: %s",
 		len(others), asked, report.Some(others))
 	if len(here) > 0 {

@@ -44,7 +44,7 @@ func TestPodsNotReached(t *testing.T) {
 	want := func(what string, parts ...string) {
 		t.Helper()
 		now = now.Add(eventsIn)
-		r.look(t.Context(), now)
+		r.write(t.Context(), now)
 		if len(wrote) != len(parts) {
 			t.Errorf("%s: wrote %q, want %d Events", what, wrote, len(parts))
 		}
@@ -90,7 +90,7 @@ func TestNotReachedIsLimited(t *testing.T) {
 	for i := range 120 { // ten minutes
 		cause := []string{"lossy", "not-found"}[i%2]
 		report.Findings = []api.ReachFinding{{Node: "a", Cause: cause}, {Node: "b", Cause: cause}, {Node: "c", Cause: "firewall"}}
-		r.look(t.Context(), time.Unix(1e9, 0).Add(time.Duration(i)*reachEvery))
+		r.write(t.Context(), time.Unix(1e9, 0).Add(time.Duration(i)*reachEvery))
 	}
 	if all := wrote["a"] + wrote["b"] + wrote["me"]; all > 20 || wrote["a"] == 0 || wrote["b"] == 0 || wrote["me"] != 1 {
 		t.Errorf("Events in ten minutes: %v, want 20 at most, and one about this node", wrote)
@@ -128,7 +128,7 @@ func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
 			for _, n := range failing {
 				report.Findings = append(report.Findings, api.ReachFinding{Node: n, Cause: "underlay", Text: "no answer"})
 			}
-			r.look(t.Context(), now)
+			r.write(t.Context(), now)
 			now = now.Add(reachEvery)
 		}
 	}

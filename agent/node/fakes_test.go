@@ -83,8 +83,8 @@ func (*fakeSwitch) EndFound(context.Context) bool { return false }
 // Waits implements flowSwitch.
 func (f *fakeSwitch) Waits() error { return f.waits }
 
-// Doubts, InPlace and Due make it an apply.Watcher, as the flow applier is.
-func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }
+// NeedsVerify, InPlace and Due make it an apply.Watcher, as the flow applier is.
+func (f *fakeSwitch) NeedsVerify(ovsdb.Observed) bool            { return !f.connected }
 func (*fakeSwitch) InPlace(context.Context, ovsdb.Observed) bool { return true }
 func (*fakeSwitch) Due() bool                                    { return false }
 

@@ -99,7 +99,7 @@ func (f *faulty) settled(t *testing.T, when, want string) {
 func (f *faulty) blameless(t *testing.T) {
 	t.Helper()
 	for i, s := range f.steps.pods {
-		if a := f.appliers[i]; s.harms == harmsPods && a.hands > 0 {
+		if a := f.appliers[i]; s.affects == affectsPods && a.hands > 0 {
 			t.Errorf("%s reports %d external changes, and there was none", a.name, a.hands)
 		}
 	}
@@ -199,7 +199,7 @@ func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	bridged.Bridged = true
 	waiting := []request{{Change{Add: &routed}, make(chan error, 1)}, {Change{Add: &bridged}, make(chan error, 1)}}
 	for i, s := range f.steps.pods {
-		if s.harms == harmsBridged {
+		if s.affects == affectsBridged {
 			f.appliers[i].faults = map[int]fault{1: fails}
 		}
 	}
@@ -237,8 +237,8 @@ func TestFaultIsToldAsWhatItHarms(t *testing.T) {
 		if err := f.round(t.Context(), nil); !errors.Is(err, errFault) {
 			t.Fatalf("%d %s: the round reports %v", i, f.appliers[i].name, err)
 		}
-		harms, s := slices.Concat(f.steps.pods, f.steps.host)[i].harms, f.Board.Load()
-		ready := harms == harmsPeers || harms == harmsBridged
+		affects, s := slices.Concat(f.steps.pods, f.steps.host)[i].affects, f.Board.Load()
+		ready := affects == affectsPeers || affects == affectsBridged
 		if (s.NotReady == nil) != ready || (s.Degraded != nil) != ready {
 			t.Errorf("%d %s: not ready %v, degraded %v", i, f.appliers[i].name, s.NotReady, s.Degraded)
 		}

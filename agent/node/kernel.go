@@ -75,8 +75,8 @@ func (k *kernel) follow(ctx context.Context, again bool) error {
 	}
 	var deleted []netip.Prefix
 	others := false // addresses
-	look := time.NewTimer(0)
-	defer look.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,18 +87,18 @@ func (k *kernel) follow(ctx context.Context, again bool) error {
 			}
 			if ours(r) {
 				deleted = append(deleted, netaddr.Prefix(r.Dst))
-				look.Reset(gather)
+				timer.Reset(gather)
 			}
 		case a, ok := <-addrs:
 			if !ok {
 				return errEnded
 			}
-			if known.take(a) {
+			if known.update(a) {
 				others = true
-				look.Reset(gather)
+				timer.Reset(gather)
 			}
-		case <-look.C:
-			if others || k.wants(deleted) {
+		case <-timer.C:
+			if others || k.missesRoute(deleted) {
 				k.changed.Notify()
 			}
 			deleted, others = nil, false
@@ -113,9 +113,9 @@ func ours(r netlink.RouteUpdate) bool {
 	return r.Type == unix.RTM_DELROUTE && r.Protocol == route.Protocol && r.Dst != nil
 }
 
-// wants reports whether a desired route that overlaps a deleted one is missing. The loop deletes some itself: one that
-// leads to several peers replaces those to some of them, and vice versa.
-func (k *kernel) wants(deleted []netip.Prefix) bool {
+// missesRoute reports whether a desired route that overlaps a deleted one is missing. The loop deletes some itself: one
+// that leads to several peers replaces those to some of them, and vice versa.
+func (k *kernel) missesRoute(deleted []netip.Prefix) bool {
 	routes := k.routes.Load()
 	if routes == nil {
 		return false
@@ -143,14 +143,14 @@ func addresses() (addrSet, error) {
 	}
 	known := addrSet{}
 	for _, a := range all {
-		known.take(netlink.AddrUpdate{LinkAddress: *a.IPNet, LinkIndex: a.LinkIndex, NewAddr: true})
+		known.update(netlink.AddrUpdate{LinkAddress: *a.IPNet, LinkIndex: a.LinkIndex, NewAddr: true})
 	}
 	return known, nil
 }
 
-// take records a change, and reports whether it is one: the kernel also announces that an address's lifetime was
+// update records a change, and reports whether it is one: the kernel also announces that an address's lifetime was
 // renewed.
-func (s addrSet) take(a netlink.AddrUpdate) bool {
+func (s addrSet) update(a netlink.AddrUpdate) bool {
 	of := addrOf{a.LinkIndex, addrIn(a.LinkAddress)}
 	if of.addr.IsLinkLocalUnicast() || s[of] == a.NewAddr {
 		return false

@@ -14,8 +14,8 @@ const transportEvery = time.Second
 
 // links are what the loop knows about the node's interfaces.
 type links struct {
-	transport link.Transport
-	looked    time.Time // when the node was searched for the transport
+	transport  link.Transport
+	searchedAt time.Time // when the node was searched for the transport
 	// known: all of what follows was found, if perhaps long ago.
 	known bool
 	// needed are addresses that no route to pods may cover.
@@ -30,7 +30,7 @@ type links struct {
 // find looks up the interface of the node's address again. A node whose address is missing for a moment (DHCP, a
 // flapping link) keeps the last one.
 func (l *links) find(n *Node, verify bool) error {
-	if !verify && time.Since(l.looked) < transportEvery {
+	if !verify && time.Since(l.searchedAt) < transportEvery {
 		return nil
 	}
 	cfg := n.Config
@@ -51,7 +51,7 @@ func (l *links) find(n *Node, verify bool) error {
 			return err
 		}
 	}
-	l.looked = time.Now()
+	l.searchedAt = time.Now()
 	return nil
 }
 

@@ -97,7 +97,7 @@ func TestRootDeletedRouteIsMissing(t *testing.T) {
 			ns.IP("route add " + dst + " dev d0 proto 102")
 		}
 		ns.Must(func() error {
-			if got := k.wants([]netip.Prefix{p(c.deleted)}); got != c.want {
+			if got := k.missesRoute([]netip.Prefix{p(c.deleted)}); got != c.want {
 				t.Errorf("%s was deleted, and there are %s: the loop is woken up: %v", c.deleted, c.have, got)
 			}
 			return nil

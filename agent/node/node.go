@@ -61,12 +61,12 @@ type Node struct {
 	published signal.Signal
 
 	// Owned by the loop's goroutine, and before it runs by the goroutine that starts the agent.
-	own      inputs.Node // its last valid state (see takeOwn)
-	nodes    map[string]inputs.Node
-	links    links
-	kernel   kernel
-	progress progress
-	said     said
+	own        inputs.Node // its last valid state (see updateOwn)
+	nodes      map[string]inputs.Node
+	links      links
+	kernel     kernel
+	progress   progress
+	lastLogged lastLogged
 }
 
 // progress is the state that one round leaves to the next.

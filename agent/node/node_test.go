@@ -49,7 +49,7 @@ func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := newTestNode(t, api.AgentConfig{}, source)
-	if err := n.takeOwn(source.Snapshot()); err != nil {
+	if err := n.updateOwn(source.Snapshot()); err != nil {
 		t.Fatal(err)
 	}
 	n.links.transport = link.Transport{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
@@ -57,7 +57,7 @@ func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 	refused := func(what string, nodes int) {
 		t.Helper()
 		podCIDR := (*desired.PodCIDRError)(nil)
-		if err := n.takeOwn(source.Refresh()); !errors.As(err, &podCIDR) {
+		if err := n.updateOwn(source.Refresh()); !errors.As(err, &podCIDR) {
 			t.Errorf("%s: the error is %v, want a PodCIDRError", what, err)
 		}
 		if want := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}; !slices.Equal(n.own.PodCIDRs, want) {
@@ -164,7 +164,7 @@ func TestOvertaken(t *testing.T) {
 		{"podCIDR taken by another node", errors.New("taken"), []int{0, 1}},
 	} {
 		all := requests()
-		rest := overtaken(slices.Clone(all), own, test.conflict)
+		rest := refuseOutdated(slices.Clone(all), own, test.conflict)
 		if len(rest) != len(all)-len(test.refused) {
 			t.Errorf("%s: %d of %d requests go on", test.what, len(rest), len(all))
 		}
@@ -185,7 +185,7 @@ func TestAddsWaitForPolicies(t *testing.T) {
 		for i := range all {
 			all[i].done = make(chan error, 1)
 		}
-		rest := early(slices.Clone(all), unknown)
+		rest := refuseEarly(slices.Clone(all), unknown)
 		for i, r := range all {
 			goesOn := slices.ContainsFunc(rest, func(other request) bool { return other.done == r.done })
 			if want := i > 0 || unknown == nil; goesOn != want || len(r.done) == 1 == want {
@@ -217,7 +217,7 @@ func TestBridgedPodsAreNotOvertaken(t *testing.T) {
 	pod := &api.Attachment{Bridged: true, Addrs: []netip.Prefix{netip.MustParsePrefix("192.168.110.5/24")}}
 	waiting := []request{{Change{Add: pod}, make(chan error, 1)}}
 	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
-	if left := overtaken(waiting, own, errors.New("no podCIDR")); len(left) != 1 {
+	if left := refuseOutdated(waiting, own, errors.New("no podCIDR")); len(left) != 1 {
 		t.Error("it is refused")
 	}
 }

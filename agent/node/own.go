@@ -13,11 +13,11 @@ import (
 
 var errNoAnswer = errors.New("no answer yet")
 
-// takeOwn updates the node's own Node. If it can't be used (it is gone, or another node has the same podCIDR), the last
-// valid one stays in effect: running pods keep their addresses, and only new ones are refused. The other nodes are
+// updateOwn updates the node's own Node. If it can't be used (it is gone, or another node has the same podCIDR), the
+// last valid one stays in effect: running pods keep their addresses, and only new ones are refused. The other nodes are
 // updated as long as there is any Node: none at all means that the input was lost (a directory that is not mounted),
 // and is no reason to cut their pods off.
-func (n *Node) takeOwn(s *inputs.Snapshot) error {
+func (n *Node) updateOwn(s *inputs.Snapshot) error {
 	if s.Unread {
 		return fmt.Errorf("waiting for Nodes from %s: %w", n.Source, cmp.Or(s.Trouble, errNoAnswer))
 	}
@@ -36,7 +36,7 @@ func (n *Node) takeOwn(s *inputs.Snapshot) error {
 		n.Log.Info("podCIDRs of this node changed", "from", n.own.PodCIDRs, "to", own.PodCIDRs)
 	}
 	if !slices.Equal(n.own.Addresses, own.Addresses) {
-		n.links.looked = time.Time{}
+		n.links.searchedAt = time.Time{}
 	}
 	n.own = own
 	return nil
@@ -56,7 +56,7 @@ func (n *Node) bridgeOnly(s *inputs.Snapshot) bool {
 
 // usable takes the own Node and finds the transport interface. fatal is an error that waiting does not fix.
 func (n *Node) usable(s *inputs.Snapshot) (fatal, err error) {
-	if err := n.takeOwn(s); err != nil {
+	if err := n.updateOwn(s); err != nil {
 		return nil, err
 	}
 	if err := n.links.find(n, n.progress.verify); err != nil {

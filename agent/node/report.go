@@ -28,8 +28,8 @@ func (n *Node) report(name string, c apply.Changes) {
 	}
 }
 
-// said is what was logged last about lasting states, which are logged when they change, and not in every round.
-type said struct {
+// lastLogged is what was logged last about lasting states, which are logged when they change, and not in every round.
+type lastLogged struct {
 	problems []string
 	outside  []string // pods outside of the podCIDRs
 	routers  []string // podCIDRs left to the underlay's routers
@@ -53,10 +53,10 @@ func (n *Node) reportOutside(pods []string) {
 		message = err.Error()
 	}
 	n.Advisor.Report(events.ReasonOutside, message)
-	if len(pods) > 0 && !slices.Equal(pods, n.said.outside) {
+	if len(pods) > 0 && !slices.Equal(pods, n.lastLogged.outside) {
 		n.Log.Info("pods have addresses of a podCIDR that the node had before", "podCIDRs", n.own.PodCIDRs, "pods", pods)
 	}
-	n.said.outside = pods
+	n.lastLogged.outside = pods
 }
 
 // reportTunnel reports that pods of other nodes are not reached.
@@ -78,16 +78,16 @@ func tunnelEvent(err error, moving bool) string {
 
 func (n *Node) logProblems(problems []string) {
 	for _, p := range problems {
-		if !slices.Contains(n.said.problems, p) {
+		if !slices.Contains(n.lastLogged.problems, p) {
 			n.Log.Info("peer refused", "problem", p)
 		}
 	}
-	for _, p := range n.said.problems {
+	for _, p := range n.lastLogged.problems {
 		if !slices.Contains(problems, p) {
 			n.Log.Info("peer no longer refused", "problem", p)
 		}
 	}
-	n.said.problems = problems
+	n.lastLogged.problems = problems
 }
 
 // logRouters logs which podCIDRs the underlay's routers must have routes to, when that changes. This is how noEncap
@@ -99,14 +99,14 @@ func (n *Node) logRouters(podCIDRs []netip.Prefix) {
 		now = append(now, p.String())
 	}
 	switch {
-	case slices.Equal(now, n.said.routers):
+	case slices.Equal(now, n.lastLogged.routers):
 	case len(now) == 0:
 		n.Log.Info("no podCIDRs are left to the underlay's routers any more")
 	default:
 		n.Log.Info("these podCIDRs belong to nodes in other subnets, and there is no tunnel: the underlay's routers must "+
 			"have routes to them", "podCIDRs", report.Some(now))
 	}
-	n.said.routers = now
+	n.lastLogged.routers = now
 }
 
 // noUplink says why bridged pods can't be put onto the underlay; nil when they can.

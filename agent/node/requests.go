@@ -57,8 +57,8 @@ func (n *Node) Apply(ctx context.Context, c Change) error {
 	}
 }
 
-// Coming says that a Change to add a pod will come within moments. done ends that.
-func (n *Node) Coming() (done func()) {
+// ExpectAdd says that a Change to add a pod will come within moments. done ends that.
+func (n *Node) ExpectAdd() (done func()) {
 	n.requests.coming.Add(1)
 	return func() { n.requests.coming.Add(-1) }
 }
@@ -101,9 +101,9 @@ func refuse(waiting []request, why func(request) error) []request {
 	})
 }
 
-// overtaken refuses the ADDs that took an address before the Node changed: that address is no longer routed to this
-// node. conflict says why the podCIDR can't be used, nil if it can.
-func overtaken(waiting []request, own inputs.Node, conflict error) []request {
+// refuseOutdated refuses the ADDs that took an address before the Node changed: that address is no longer routed to
+// this node. conflict says why the podCIDR can't be used, nil if it can.
+func refuseOutdated(waiting []request, own inputs.Node, conflict error) []request {
 	return refuse(waiting, func(r request) error {
 		switch {
 		case r.Add == nil || r.Restores || r.Add.Bridged:
@@ -117,8 +117,8 @@ func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 	})
 }
 
-// early refuses the ADDs that come before policies are known: the pods would be open.
-func early(waiting []request, err error) []request {
+// refuseEarly refuses the ADDs that come before policies are known: the pods would be open.
+func refuseEarly(waiting []request, err error) []request {
 	return refuse(waiting, func(r request) error {
 		if r.Add != nil && !r.Restores {
 			return err
@@ -183,7 +183,7 @@ func (n *Node) answer(waiting []request, obs ovsdb.Observed, podErr error) {
 				cmp.Or(ports[r.Add.HostIf].Error, "ovs-vswitchd reported no error and may be hung"))
 		}
 		if err == nil && r.Add != nil {
-			n.Recorded.Note(*r.Add)
+			n.Recorded.Add(*r.Add)
 		}
 		r.done <- err
 	}

@@ -69,7 +69,7 @@ type restoreNode struct {
 	t         *testing.T
 	db        *ovsdb.DB
 	cfg       api.AgentConfig
-	hadGroups bool // when the last round looked whether ovs-vswitchd may go on
+	hadGroups bool // when the last round checked whether ovs-vswitchd may go on
 }
 
 func newRestoreNode(t *testing.T) *restoreNode {
@@ -131,8 +131,8 @@ func (n *restoreNode) observe() ovsdb.Observed {
 	return obs
 }
 
-// goesOn reports whether the running ovs-vswitchd no longer waits; the next start should wait in either case.
-func (n *restoreNode) goesOn() bool {
+// continues reports whether the running ovs-vswitchd no longer waits; the next start should wait in either case.
+func (n *restoreNode) continues() bool {
 	n.t.Helper()
 	id, err := vswitchd.StartID(n.Dir)
 	key := n.observe().RestoreWait
@@ -158,8 +158,8 @@ func TestNextStartWaitsForGroups(t *testing.T) {
 		return source
 	}
 	n.agent(read())()
-	if !n.goesOn() || !n.groups() {
-		t.Fatalf("before the restart it goes on: %t, and has groups: %t", n.goesOn(), n.groups())
+	if !n.continues() || !n.groups() {
+		t.Fatalf("before the restart it goes on: %t, and has groups: %t", n.continues(), n.groups())
 	}
 	n.Vswitchd.Kill()
 	n.Vswitchd.Start()
@@ -169,11 +169,11 @@ func TestNextStartWaitsForGroups(t *testing.T) {
 	}
 	late := &lateServices{read(), inputs.NewKubernetes(client, "me", "", false, testr.New(t))}
 	round := n.agent(late)
-	if round(); n.goesOn() || n.groups() {
-		t.Errorf("before Services are known it goes on: %t, and has groups: %t", n.goesOn(), n.groups())
+	if round(); n.continues() || n.groups() {
+		t.Errorf("before Services are known it goes on: %t, and has groups: %t", n.continues(), n.groups())
 	}
 	late.unread = nil
-	if round(); !n.goesOn() || !n.hadGroups {
-		t.Errorf("it goes on: %t, and had groups before: %t", n.goesOn(), n.hadGroups)
+	if round(); !n.continues() || !n.hadGroups {
+		t.Errorf("it goes on: %t, and had groups before: %t", n.continues(), n.hadGroups)
 	}
 }

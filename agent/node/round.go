@@ -25,7 +25,7 @@ type round struct {
 	outcome
 }
 
-// outcome is what went wrong in a round, by what it harms.
+// outcome is what went wrong in a round, by what it affects.
 type outcome struct {
 	pods  error
 	host  error
@@ -42,8 +42,8 @@ func (n *Node) round(ctx context.Context, waiting []request) error {
 	defer cancel()
 	start := time.Now()
 	r := &round{snapshot: n.Source.Snapshot()}
-	r.conflict = n.Advisor.Explain(n.takeOwn(r.snapshot), r.snapshot)
-	r.waiting = early(overtaken(waiting, n.own, r.conflict), n.steps.flows.Waits())
+	r.conflict = n.Advisor.Explain(n.updateOwn(r.snapshot), r.snapshot)
+	r.waiting = refuseEarly(refuseOutdated(waiting, n.own, r.conflict), n.steps.flows.Waits())
 	if err := n.observe(r); err != nil {
 		r.pods = err
 		n.answer(r.waiting, r.Observed, err)
@@ -72,7 +72,7 @@ func (n *Node) observe(r *round) (err error) {
 		return err
 	}
 	n.progress.uplinkPort = r.Observed.Uplink.OFPort
-	n.progress.verify = n.steps.doubt(r.Observed) || n.progress.verify
+	n.progress.verify = n.steps.needsVerify(r.Observed) || n.progress.verify
 	return nil
 }
 
@@ -125,8 +125,8 @@ func (n *Node) applyGroup(ctx context.Context, r *round, group []step) (goOn boo
 		if err == nil {
 			continue
 		}
-		r.add(s.harms, err)
-		if s.harms == harmsBridged {
+		r.add(s.affects, err)
+		if s.affects == affectsBridged {
 			r.waiting = refuseBridged(r.waiting, err)
 			r.Added, r.Removed = ports(r.waiting)
 		}
@@ -141,11 +141,11 @@ func (n *Node) applyGroup(ctx context.Context, r *round, group []step) (goOn boo
 	return true
 }
 
-func (o *outcome) add(h harm, err error) {
+func (o *outcome) add(h impact, err error) {
 	switch h {
-	case harmsPods:
+	case affectsPods:
 		o.pods = errors.Join(o.pods, err)
-	case harmsHost:
+	case affectsHost:
 		o.host = errors.Join(o.host, err)
 	default:
 		o.peers = errors.Join(o.peers, err)

@@ -128,7 +128,7 @@ func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) {
 // AttachUplink attaches the node's NIC, if the config wants it, and then looks up where the node's addresses are.
 func (n *Node) AttachUplink(ctx context.Context) error {
 	n.Uplink.Attach(ctx, n.links.transport.Name)
-	n.links.looked = time.Time{} // addresses may have moved
+	n.links.searchedAt = time.Time{} // addresses may have moved
 	return n.links.find(n, n.progress.verify)
 }
 

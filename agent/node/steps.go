@@ -15,14 +15,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// harm is the effect of an applier's error on the node.
-type harm int
+// impact is the effect of an applier's error on the node.
+type impact int
 
 const (
-	harmsPods    harm = iota // no pod can be added
-	harmsBridged             // no bridged pod can be added
-	harmsHost                // pods do not reach the node or the outside
-	harmsPeers               // pods of other nodes are not reached, or not from this node itself
+	affectsPods    impact = iota // no pod can be added
+	affectsBridged               // no bridged pod can be added
+	affectsHost                  // pods do not reach the node or the outside
+	affectsPeers                 // pods of other nodes are not reached, or not from this node itself
 )
 
 // stop is how much of a round is skipped after an applier's error, because it depends on that applier.
@@ -37,8 +37,8 @@ const (
 // step is one applier in a round.
 type step struct {
 	apply.Applier
-	harms harm
-	stops stop
+	affects impact
+	stops   stop
 }
 
 // steps are all appliers, in two groups: those that pods depend on, and, after the requests are answered, the rest.
@@ -59,22 +59,22 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 	rules, routes, gateway := apply.NewIPTables(), &apply.Routes{}, &apply.Gateway{}
 	return steps{
 		pods: []step{
-			{apply.NewOVSDB(db, cfg.OVSRunDir), harmsPods, stopsRound},
-			{apply.NewTunnel(db), harmsPeers, stopsNothing},
-			{apply.NewSteer(sync), harmsBridged, stopsNothing},
-			{routes.Ahead(gateway), harmsPeers, stopsNothing},
-			{flows, harmsPods, stopsGroup},
-			{wait, harmsPods, stopsGroup},
-			{apply.NewStale(db), harmsPods, stopsGroup},
+			{apply.NewOVSDB(db, cfg.OVSRunDir), affectsPods, stopsRound},
+			{apply.NewTunnel(db), affectsPeers, stopsNothing},
+			{apply.NewSteer(sync), affectsBridged, stopsNothing},
+			{routes.Ahead(gateway), affectsPeers, stopsNothing},
+			{flows, affectsPods, stopsGroup},
+			{wait, affectsPods, stopsGroup},
+			{apply.NewStale(db), affectsPods, stopsGroup},
 		},
 		// Iptables rules come before direct routes: a packet that takes such a route before its range is exempt from
 		// masquerading gives its whole connection another source.
 		host: []step{
-			{gateway, harmsHost, stopsGroup},
-			{&apply.Forwarding{}, harmsHost, stopsGroup},
-			{&apply.Veths{}, harmsHost, stopsGroup},
-			{rules, harmsHost, stopsNothing},
-			{routes, harmsPeers, stopsNothing},
+			{gateway, affectsHost, stopsGroup},
+			{&apply.Forwarding{}, affectsHost, stopsGroup},
+			{&apply.Veths{}, affectsHost, stopsGroup},
+			{rules, affectsHost, stopsNothing},
+			{routes, affectsPeers, stopsNothing},
 		},
 		flows: flows, finished: rules.Finished, closers: []func(){flows.Stop, rules.Close},
 	}, wait
@@ -106,11 +106,11 @@ func (s steps) due() (due bool) {
 	return due
 }
 
-func (s steps) doubt(obs ovsdb.Observed) (doubt bool) {
+func (s steps) needsVerify(obs ovsdb.Observed) (due bool) {
 	for _, w := range s.watchers() {
-		doubt = w.Doubts(obs) || doubt
+		due = w.NeedsVerify(obs) || due
 	}
-	return doubt
+	return due
 }
 
 func (s steps) inPlace(ctx context.Context, obs ovsdb.Observed) bool {

@@ -37,7 +37,7 @@ func (p *Pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 		return cniserver.Result{}, cniserver.TryAgainLater(err)
 	}
 	if a, ok := known.Pods[host]; ok {
-		if p.stillGood(a.Attachment, r, s) {
+		if p.matches(a.Attachment, r, s) {
 			p.unfinished.done(host)
 			return p.result(a.Attachment, s), nil
 		}
@@ -109,7 +109,7 @@ func (p *Pods) createVeth(ctx context.Context, a api.Attachment, s *status.Statu
 }
 
 func (p *Pods) makeVeth(a api.Attachment, s *status.Status) (*link.Veth, error) {
-	defer p.Node.Coming()()
+	defer p.Node.ExpectAdd()()
 	p.links.Lock()
 	defer p.links.Unlock()
 	return link.Create(p.podLink(a, s))
@@ -133,8 +133,8 @@ func gatewaysOf(a api.Attachment) []netip.Addr {
 	return out
 }
 
-// stillGood reports whether a is what r asks for, so that a repeated ADD gets the same answer as the first.
-func (p *Pods) stillGood(a api.Attachment, r cniserver.Request, s *status.Status) bool {
+// matches reports whether a is what r asks for, so that a repeated ADD gets the same answer as the first.
+func (p *Pods) matches(a api.Attachment, r cniserver.Request, s *status.Status) bool {
 	if a.Netns == "" { // rebuilt: see rebuild
 		a.Netns, a.Network = r.Netns, r.Network
 	}

@@ -64,14 +64,14 @@ func (a *announcement) list(runtime string) conflist.Config {
 func (a *announcement) follow(ctx context.Context) {
 	signal.Loop(ctx, a.Intervals.Reconcile, a.Board.OtherRuntime(), func(ctx context.Context) {
 		runtime := a.Board.Load().Runtime
-		if err := a.again(ctx, runtime); err != nil {
+		if err := a.reinstall(ctx, runtime); err != nil {
 			a.Log.Error(err, "installing the CNI network configuration", "runtime", runtime)
 		}
 	})
 }
 
-// again installs again, unless everything is as it was installed for this runtime.
-func (a *announcement) again(ctx context.Context, runtime string) error {
+// reinstall installs again, unless everything is as it was installed for this runtime.
+func (a *announcement) reinstall(ctx context.Context, runtime string) error {
 	if runtime == a.runtime && a.stamp == conflist.Stamp(a.list(runtime)) {
 		return nil
 	}

@@ -142,14 +142,14 @@ func TestAnnouncementAfterSlowPlugin(t *testing.T) {
 	if err := os.Remove(slow); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.again(t.Context(), ""); err != nil || !chains() {
+	if err := a.reinstall(t.Context(), ""); err != nil || !chains() {
 		t.Errorf("it answers, and is not in the list: %v", err)
 	}
-	if err := a.again(t.Context(), ""); err != nil {
+	if err := a.reinstall(t.Context(), ""); err != nil {
 		t.Error(err)
 	}
 	told, stamp := log(), a.stamp
-	if err := a.again(t.Context(), ""); err != nil || log() != told || stamp == "" {
+	if err := a.reinstall(t.Context(), ""); err != nil || log() != told || stamp == "" {
 		t.Errorf("nothing has changed, and it did something: %v: %s", err, log())
 	}
 }

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func (p *Pods) Check(ctx context.Context, r cniserver.Request) error {
 		return err
 	}
 	if a.OFPort == 0 {
-		return fmt.Errorf("ovs-vswitchd has not added port %s: %s", a.HostIf, a.Error)
+		return fmt.Errorf("ovs-vswitchd has not added port %s: %s", a.HostIf, cmp.Or(a.Error, "is it running?"))
 	}
 	s := p.Board.Load()
 	if a.Bridged {

@@ -44,7 +44,7 @@ func TestRootCheckWithoutAPort(t *testing.T) {
 	err = node.Do(func() error {
 		return p.Check(t.Context(), cniserver.Request{ContainerID: "c", IfName: "eth0", Netns: pod.Path})
 	})
-	if err == nil || !strings.Contains(err.Error(), "does not carry the port") {
+	if err == nil || !strings.Contains(err.Error(), "is it running?") {
 		t.Errorf("CHECK says %v", err)
 	}
 }

@@ -28,8 +28,8 @@ const undoTimeout = 20 * time.Second
 type Node interface {
 	// Apply returns nil when the attachment's traffic flows, or no longer flows.
 	Apply(ctx context.Context, c node.Change) error
-	// Coming says that an Apply will come within moments; done ends that.
-	Coming() (done func())
+	// ExpectAdd says that an Apply will come within moments; done ends that.
+	ExpectAdd() (done func())
 }
 
 // Parts are the dependencies of Pods.

@@ -24,7 +24,7 @@ import (
 //
 // Routed pods come first, whatever errors bridged ones have: their allocations may be unknown for long.
 func (p *Pods) rebuild(ctx context.Context) error {
-	routed, bare, err := p.lost()
+	routed, bare, err := p.unrecorded()
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (p *Pods) rebuild(ctx context.Context) error {
 	for _, a := range routed {
 		errs = append(errs, p.rebuildOne(ctx, a))
 	}
-	bridged, err := p.lostBridged(ctx, bare)
+	bridged, err := p.unrecordedBridged(ctx, bare)
 	errs = append(errs, err)
 	for _, a := range bridged {
 		errs = append(errs, p.rebuildOne(ctx, a))
@@ -40,8 +40,9 @@ func (p *Pods) rebuild(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lost are the host ends without a record: in routed those with a lease, with their attachments, in bare the others.
-func (p *Pods) lost() (routed map[string]api.Attachment, bare []string, err error) {
+// unrecorded are the host ends without a record: in routed those with a lease, with their attachments, in bare the
+// others.
+func (p *Pods) unrecorded() (routed map[string]api.Attachment, bare []string, err error) {
 	known, err := p.Registry.Records()
 	if err != nil {
 		return nil, nil, err
@@ -75,14 +76,14 @@ func (p *Pods) lost() (routed map[string]api.Attachment, bare []string, err erro
 	return routed, bare, nil
 }
 
-// lostBridged are the attachments of the host ends whose containers hold addresses of pools. With an error there may be
-// more.
-func (p *Pods) lostBridged(ctx context.Context, hosts []string) ([]api.Attachment, error) {
+// unrecordedBridged are the attachments of the host ends whose containers hold addresses of pools. With an error there
+// may be more.
+func (p *Pods) unrecordedBridged(ctx context.Context, hosts []string) ([]api.Attachment, error) {
 	held, err := p.heldBy(ctx, hosts)
 	if err != nil {
 		return nil, err
 	}
-	var lost []api.Attachment
+	var found []api.Attachment
 	var errs []error
 	for _, allocations := range held {
 		a, err := p.attachmentOf(allocations)
@@ -90,9 +91,9 @@ func (p *Pods) lostBridged(ctx context.Context, hosts []string) ([]api.Attachmen
 			errs = append(errs, fmt.Errorf("record of container %s: %w", allocations[0].Spec.Owner.ContainerID, err))
 			continue
 		}
-		lost = append(lost, a)
+		found = append(found, a)
 	}
-	return lost, errors.Join(errs...)
+	return found, errors.Join(errs...)
 }
 
 // heldBy are this boot's allocations whose owners have one of the host ends, without those of deleted containers.
@@ -168,7 +169,7 @@ func (p *Pods) rebuildOne(ctx context.Context, a api.Attachment) error {
 		return nil
 	}
 	defer p.Registry.Locks.Unlock(a.HostIf)
-	a, still, err := p.stillLost(a)
+	a, still, err := p.stillUnrecorded(a)
 	if err != nil || !still {
 		return err
 	}
@@ -180,10 +181,10 @@ func (p *Pods) rebuildOne(ctx context.Context, a api.Attachment) error {
 	return nil
 }
 
-// stillLost is the present state of a, which was lost a moment ago. A bridged pod's allocations are not read again: a
-// DEL retires the host end before it releases them.
-func (p *Pods) stillLost(a api.Attachment) (now api.Attachment, still bool, err error) {
-	routed, bare, err := p.lost()
+// stillUnrecorded is the present state of a, which had no record a moment ago. A bridged pod's allocations are not read
+// again: a DEL retires the host end before it releases them.
+func (p *Pods) stillUnrecorded(a api.Attachment) (now api.Attachment, still bool, err error) {
+	routed, bare, err := p.unrecorded()
 	if a.Bridged || err != nil {
 		return a, slices.Contains(bare, a.HostIf), err
 	}

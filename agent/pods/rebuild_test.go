@@ -99,4 +99,4 @@ func (r *recorder) Apply(_ context.Context, c node.Change) error {
 	return r.fails
 }
 
-func (*recorder) Coming() func() { return func() {} }
+func (*recorder) ExpectAdd() func() { return func() {} }

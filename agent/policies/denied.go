@@ -17,8 +17,8 @@ import (
 // verdicts is how decisions of rules are reported: all are counted, and denials are logged.
 type verdicts struct {
 	counters
-	which string // PolicyLogNone, PolicyLogAnnotated or PolicyLogAll
-	heard bool   // there is a receiver of denied packets
+	which     string // PolicyLogNone, PolicyLogAnnotated or PolicyLogAll
+	receiving bool   // there is a receiver of denied packets
 	// logged are the numbers of the pods whose denied packets are logged.
 	logged map[policy.PodKey]uint32
 	// shown: flows send the packets that they deny to the tables Denied, as there are pods in logged.
@@ -38,12 +38,13 @@ func (r *Rules) LogsDenied() bool {
 	return false
 }
 
-// Hear sets whether there is a receiver of denied packets: otherwise none is logged. It returns the units that differ.
-func (r *Rules) Hear(is bool) map[uint32]openflow.Unit {
-	if r.verdicts.heard == is || !r.known {
+// SetReceiving sets whether there is a receiver of denied packets: otherwise none is logged. It returns the units that
+// differ.
+func (r *Rules) SetReceiving(is bool) map[uint32]openflow.Unit {
+	if r.verdicts.receiving == is || !r.known {
 		return nil
 	}
-	r.verdicts.heard = is
+	r.verdicts.receiving = is
 	r.logDenied()
 	return r.changed()
 }
@@ -61,13 +62,13 @@ type logKey policy.PodKey
 func (r *Rules) logDenied() {
 	v := &r.verdicts
 	for key := range v.logged {
-		if p := r.pods[key]; p == nil || !v.heard || !r.logs(key, p) {
+		if p := r.pods[key]; p == nil || !v.receiving || !r.logs(key, p) {
 			delete(v.logged, key)
 			r.put(logKey(key), nil)
 		}
 	}
 	for key, p := range r.pods {
-		if v.heard && r.logs(key, p) && v.logged[key] != p.number {
+		if v.receiving && r.logs(key, p) && v.logged[key] != p.number {
 			v.logged[key] = p.number
 			r.put(logKey(key), policing.LogDenied(p.number))
 		}
@@ -87,11 +88,11 @@ func (r *Rules) putVerdict(f compile.Flow) {
 	if p := r.pods[f.Pod]; p != nil {
 		number = p.number
 	}
-	r.put(f.Match, r.visible(f, flowsOf(f, number)))
+	r.put(f.Match, r.toDeniedTable(f, flowsOf(f, number)))
 }
 
-// visible makes flows that deny, if any pod logs that, send packets to the table that drops them.
-func (r *Rules) visible(f compile.Flow, flows []openflow.Flow) []openflow.Flow {
+// toDeniedTable makes flows that deny, if any pod logs that, send packets to the table that drops them.
+func (r *Rules) toDeniedTable(f compile.Flow, flows []openflow.Flow) []openflow.Flow {
 	if r.verdicts.shown && f.Verdict == policy.Deny && f.Kind != compile.Closed {
 		for i := range flows {
 			flows[i].Actions = []openflow.Action{openflow.Goto(direction(f.Direction).Denied())}
@@ -131,7 +132,7 @@ func (r *Rules) WhyDenied(c compile.Connection) (peer, reason string) {
 }
 
 func (r *Rules) ownNode(a netip.Addr) string {
-	if slices.Contains(r.place.Node, a) {
+	if slices.Contains(r.nodeState.Node, a) {
 		return "this node"
 	}
 	return ""

@@ -40,7 +40,7 @@ func TestLogChangesOnlyWhatDenies(t *testing.T) {
 	w.LogDenied(api.PolicyLogAnnotated)
 	w.update()
 	before := w.sorted()
-	w.Hear(true)
+	w.SetReceiving(true)
 	if now := w.sorted(); !slices.Equal(now, before) || w.LogsDenied() {
 		t.Error("flows have changed, and no Namespace logs")
 	}
@@ -85,7 +85,7 @@ func TestLogChangesOnlyWhatDenies(t *testing.T) {
 	if w.update(); slices.Equal(w.sorted(), before) {
 		t.Error("policyLogDenied: all logs nothing")
 	}
-	w.Hear(false)
+	w.SetReceiving(false)
 	if !slices.Equal(w.sorted(), before) {
 		t.Error("no agent takes denied packets, and flows show them")
 	}
@@ -102,7 +102,7 @@ func TestDeniedPacketsOfPods(t *testing.T) {
 	w := loggingWorld(t)
 	w.LogDenied(api.PolicyLogAll)
 	w.update()
-	w.Hear(true)
+	w.SetReceiving(true)
 	a := policy.PodKey{Namespace: "shop", Name: "a"}
 	from, to := netip.MustParseAddr("10.10.0.4"), netip.MustParseAddr("10.10.0.3")
 	p := denied.Packet{Table: policing.Ingress.Denied(), Judged: w.pods[a].number, Src: from, Dst: to, Protocol: 6,
@@ -122,7 +122,7 @@ func TestDeniedPacketsOfPods(t *testing.T) {
 	if peer, _ := w.WhyDenied(c); peer != "this node" {
 		t.Errorf("the node is %q", peer)
 	}
-	p.Table, p.Judged = policing.Egress.Denied(), nobody
+	p.Table, p.Judged = policing.Egress.Denied(), unknownPod
 	if c, ok := w.Denied(p); ok {
 		t.Errorf("a packet of a pod that is unknown is of %+v", c)
 	}
@@ -146,13 +146,13 @@ func TestRulesThatComeWhileLogging(t *testing.T) {
 		w.LogDenied(api.PolicyLogAll)
 		w.update()
 		if logFirst {
-			w.Hear(true)
+			w.SetReceiving(true)
 		}
 		for _, p := range more {
 			w.source.Put(p.Kind, p.Name, p)
 		}
 		w.update()
-		w.Hear(true)
+		w.SetReceiving(true)
 		return w.sorted()
 	}
 	if first, last := flows(true), flows(false); !slices.Equal(first, last) {

@@ -25,8 +25,8 @@ type connKey struct {
 	from, to netip.AddrPort
 }
 
-// lasts reports whether c stays in conntrack, as it has no ports.
-func (c connKey) lasts() bool { return c.from.Port() == 0 && c.to.Port() == 0 }
+// noPorts reports whether c stays in conntrack, as it has no ports.
+func (c connKey) noPorts() bool { return c.from.Port() == 0 && c.to.Port() == 0 }
 
 // End returns those connections of a conntrack zone that the rules of pods here deny; they may then be removed from
 // conntrack. Their packets are dropped for some time, as long as the rules do not change: a packet in the middle of a
@@ -34,7 +34,7 @@ func (c connKey) lasts() bool { return c.from.Port() == 0 && c.to.Port() == 0 }
 //
 // Connections without ports are not removed: Open vSwitch cannot do that in all datapaths. Their packets keep the
 // conntrack entry alive, so those in the direction of the first are dropped until the rules allow them, or the entry is
-// gone (Seen).
+// gone (ScanDone).
 func (r *Rules) End(zone uint16, all []vswitchd.Connection, now time.Time) (forbidden []vswitchd.Connection) {
 	here := r.owners(zone)
 	for _, c := range all {
@@ -79,7 +79,7 @@ func (r *Rules) owners(zone uint16) map[netip.Addr][]policy.PodKey {
 func (r *Rules) end(key connKey, now time.Time) {
 	r.ended[key] = now.Add(endedFor)
 	number := r.pods[key.pod].number
-	if key.lasts() {
+	if key.noPorts() {
 		r.put(key, policing.EndedOneWay(number, key.protocol, key.from.Addr(), key.to.Addr()))
 	} else {
 		r.put(key, policing.Ended(number, key.protocol, key.from, key.to))
@@ -104,22 +104,22 @@ func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	}
 }
 
-// Outlived reports whether connections have been dropped for so long that it is time to check whether conntrack still
+// RecheckDue reports whether connections have been dropped for so long that it is time to check whether conntrack still
 // has them.
-func (r *Rules) Outlived(now time.Time) bool {
+func (r *Rules) RecheckDue(now time.Time) bool {
 	for key, until := range r.ended {
-		if key.lasts() && now.After(until) {
+		if key.noPorts() && now.After(until) {
 			return true
 		}
 	}
 	return false
 }
 
-// Seen is called when all connections that have existed since from were passed to End: those that conntrack no longer
-// has need not be dropped, as their next packet is judged.
-func (r *Rules) Seen(from time.Time) {
+// ScanDone is called when all connections that have existed since from were passed to End: those that conntrack no
+// longer has need not be dropped, as their next packet is judged.
+func (r *Rules) ScanDone(from time.Time) {
 	for key, until := range r.ended {
-		if key.lasts() && until.Before(from.Add(endedFor)) {
+		if key.noPorts() && until.Before(from.Add(endedFor)) {
 			r.put(key, nil)
 			delete(r.ended, key)
 		}
@@ -129,7 +129,7 @@ func (r *Rules) Seen(from time.Time) {
 // lift stops dropping packets of ended connections that are allowed again, or whose time is over.
 func (r *Rules) lift(now time.Time) {
 	for key, until := range r.ended {
-		if !r.forbids(key) || now.After(until) && !key.lasts() {
+		if !r.forbids(key) || now.After(until) && !key.noPorts() {
 			r.put(key, nil)
 			delete(r.ended, key)
 		}
@@ -151,7 +151,7 @@ func (r *Rules) forbids(c connKey) bool {
 			continue
 		case slices.Contains(at.Own(), c.from.Addr()):
 			about.Direction, about.Peer = policy.Egress, c.to.Addr()
-		case slices.Contains(at.Own(), c.to.Addr()) && !slices.Contains(r.place.Node, c.from.Addr()):
+		case slices.Contains(at.Own(), c.to.Addr()) && !slices.Contains(r.nodeState.Node, c.from.Addr()):
 			about.Direction, about.Peer = policy.Ingress, c.from.Addr()
 		default:
 			continue

@@ -153,17 +153,17 @@ func TestEndedUntilConntrackForgets(t *testing.T) {
 	c.Protocol = 1
 	w.ends(zone, c)
 	late := time.Unix(0, 0).Add(endedFor + time.Second)
-	if w.Outlived(time.Unix(1, 0)) || !w.Outlived(late) {
-		t.Errorf("it is looked for again after a second: %t, after %s: %t", w.Outlived(time.Unix(1, 0)), endedFor, w.Outlived(late))
+	if w.RecheckDue(time.Unix(1, 0)) || !w.RecheckDue(late) {
+		t.Errorf("it is looked for again after a second: %t, after %s: %t", w.RecheckDue(time.Unix(1, 0)), endedFor, w.RecheckDue(late))
 	}
 	if w.lift(late); len(w.ended) != 1 {
 		t.Fatal("it is let through before it is known that conntrack has forgotten it")
 	}
 	w.End(zone, []vswitchd.Connection{c}, late)
-	if w.Seen(late); len(w.ended) != 1 || w.Outlived(late) {
+	if w.ScanDone(late); len(w.ended) != 1 || w.RecheckDue(late) {
 		t.Fatalf("conntrack has it still: dropped are %v", w.ended)
 	}
-	if w.Seen(late.Add(time.Second)); len(w.ended) != 0 || len(w.Units()) != without {
+	if w.ScanDone(late.Add(time.Second)); len(w.ended) != 0 || len(w.Units()) != without {
 		t.Errorf("conntrack has forgotten it: dropped are %v", w.ended)
 	}
 }

@@ -31,7 +31,7 @@ type Rules struct {
 	// API.
 	own        map[policy.PodKey]*policy.Pod
 	namespaces map[string]policy.Namespace
-	place      Place
+	nodeState  NodeState
 	pods       map[policy.PodKey]*pod // of this node
 	taken      map[uint32]bool        // numbers of pods
 	problems   []string
@@ -53,8 +53,8 @@ type pod struct {
 	diverted []string
 }
 
-// Place is the state of the node that the flows depend on.
-type Place struct {
+// NodeState is the state of the node that the flows depend on.
+type NodeState struct {
 	Ports []Port
 	// Node are the source addresses with which the node's own processes reach its pods.
 	Node []netip.Addr
@@ -75,13 +75,13 @@ func (p Port) equal(q Port) bool {
 		p.At.Bridged == q.At.Bridged && p.At.VLAN == q.At.VLAN && slices.Equal(p.At.Addrs, q.At.Addrs)
 }
 
-// nobody is the number of pods about which nothing is known: no flow of a tier lets their packets pass.
-const nobody = 1
+// unknownPod is the number of pods about which nothing is known: no flow of a tier lets their packets pass.
+const unknownPod = 1
 
 // NewRules returns Rules that know nothing yet.
 func NewRules(source *feed.Objects) *Rules {
 	return &Rules{source: source, compiler: compile.New(), own: map[policy.PodKey]*policy.Pod{},
-		namespaces: map[string]policy.Namespace{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
+		namespaces: map[string]policy.Namespace{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{unknownPod: true},
 		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits(),
 		verdicts: verdicts{counters: newCounters(), logged: map[policy.PodKey]uint32{}}}
 }
@@ -97,15 +97,15 @@ func (r *Rules) Units() map[uint32]openflow.Unit { return r.units.all() }
 
 // Update takes the changed objects and the current ports of the node's pods; nil means that these are unchanged. It
 // returns the units that differ; one without flows is removed.
-func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
+func (r *Rules) Update(state *NodeState, now time.Time) map[uint32]openflow.Unit {
 	objects, since, known := r.source.Take()
 	r.since = since
 	r.known = r.known || known
 	for key, v := range objects {
-		r.take(key, v)
+		r.setObject(key, v)
 	}
-	if place != nil {
-		r.move(*place)
+	if state != nil {
+		r.setNodeState(*state)
 	}
 	if !r.known {
 		return nil
@@ -141,8 +141,8 @@ func (r *Rules) Problems() []string {
 	return out
 }
 
-// take stores the new state of an object.
-func (r *Rules) take(key feed.Key, v any) {
+// setObject stores the new state of an object.
+func (r *Rules) setObject(key feed.Key, v any) {
 	switch o := v.(type) {
 	case *policy.Pod:
 		r.own[o.PodKey] = o
@@ -158,18 +158,18 @@ func (r *Rules) take(key feed.Key, v any) {
 			r.problems = append(r.problems, o.Ref.String()+": "+p)
 		}
 	default:
-		r.gone(key)
+		r.deleteObject(key)
 	}
 }
 
-func (r *Rules) gone(key feed.Key) {
+func (r *Rules) deleteObject(key feed.Key) {
 	namespace, name, namespaced := strings.Cut(key.Name, "/")
 	if !namespaced {
 		namespace, name = "", key.Name
 	}
 	switch key.Kind {
 	case feed.Pod:
-		r.goneFrom(policy.PodKey{Namespace: namespace, Name: name})
+		r.deletePod(policy.PodKey{Namespace: namespace, Name: name})
 	case feed.Namespace:
 		delete(r.namespaces, name)
 		if r.source.Complete { // it still has the label that every namespace has
@@ -184,14 +184,14 @@ func (r *Rules) gone(key feed.Key) {
 	}
 }
 
-// move takes the current ports.
-func (r *Rules) move(now Place) {
-	all := now.Services != r.place.Services
-	if all || !slices.Equal(now.Node, r.place.Node) || !r.has(sharedKey) {
+// setNodeState sets the current ports.
+func (r *Rules) setNodeState(now NodeState) {
+	all := now.Services != r.nodeState.Services
+	if all || !slices.Equal(now.Node, r.nodeState.Node) || !r.has(sharedKey) {
 		r.put(sharedKey, policing.Shared(now.Node))
 		r.tightened = true // the node may have lost an address
 	}
-	r.place = now
+	r.nodeState = now
 	ports := map[policy.PodKey][]Port{}
 	for _, p := range now.Ports {
 		if p.Pod.Name != "" { // no policy selects what is not a Kubernetes pod
@@ -238,8 +238,8 @@ func (r *Rules) object(key policy.PodKey) *policy.Pod {
 	return nil
 }
 
-// goneFrom notes that the API no longer has a pod of that name.
-func (r *Rules) goneFrom(key policy.PodKey) {
+// deletePod notes that the API no longer has a pod of that name.
+func (r *Rules) deletePod(key policy.PodKey) {
 	delete(r.own, key)
 	if r.object(key) != nil {
 		r.compiler.DeletePod(key)
@@ -250,7 +250,7 @@ func (r *Rules) goneFrom(key policy.PodKey) {
 // setPod passes a pod to the compiler, and keeps its object if the compiler does not.
 func (r *Rules) setPod(key policy.PodKey) {
 	o := r.object(key)
-	if is := r.seenAs(key, o); is == nil {
+	if is := r.effectivePod(key, o); is == nil {
 		r.compiler.DeletePod(key)
 	} else {
 		r.compiler.SetPod(is)
@@ -262,8 +262,8 @@ func (r *Rules) setPod(key policy.PodKey) {
 	}
 }
 
-// seenAs returns what policies take a pod for whose API object is o; nil for none.
-func (r *Rules) seenAs(key policy.PodKey, o *policy.Pod) *policy.Pod {
+// effectivePod returns what policies take a pod for whose API object is o; nil for none.
+func (r *Rules) effectivePod(key policy.PodKey, o *policy.Pod) *policy.Pod {
 	p := r.pods[key]
 	if p == nil || len(p.ports) == 0 {
 		r.setClosed(key, p, false)
@@ -348,7 +348,7 @@ func (r *Rules) compile() {
 		if p := r.pods[f.Pod]; p != nil {
 			number = p.number
 		}
-		flows := r.visible(f, flowsOf(f, number))
+		flows := r.toDeniedTable(f, flowsOf(f, number))
 		r.countFlows(f.Match, &f, flows)
 		r.put(f.Match, flows)
 	}
@@ -379,13 +379,13 @@ func (r *Rules) divert(key policy.PodKey) {
 		number := p.number
 		switch {
 		case !r.owned(port):
-			number = nobody
+			number = unknownPod
 		case p.flows == 0 && !p.closed:
 			continue
 		}
 		// The packets of such a port were not judged, or as those of another pod.
-		r.tightened = r.tightened || number == nobody || !slices.Contains(p.diverted, port.HostIf)
-		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: number}.Flows(r.place.Services))
+		r.tightened = r.tightened || number == unknownPod || !slices.Contains(p.diverted, port.HostIf)
+		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: number}.Flows(r.nodeState.Services))
 		now = append(now, port.HostIf)
 	}
 	for _, before := range p.diverted {

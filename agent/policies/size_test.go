@@ -45,7 +45,7 @@ func TestPeersSize(t *testing.T) {
 // The flows of each peer are computed whenever they are sent, or compared with the list of the switch's flows.
 func TestPeersAllocate(t *testing.T) {
 	const most = 5 // of both directions: the flows, and for each its actions and what these set
-	p := peerUnit{address: netip.MustParsePrefix("10.20.0.1/32"), says: [2]peerFlow{{7, true, false}, {8, true, false}}}
+	p := peerUnit{address: netip.MustParsePrefix("10.20.0.1/32"), flows: [2]peerFlow{{7, true, false}, {8, true, false}}}
 	if got := testing.AllocsPerRun(100, func() { p.unit() }); got > most {
 		t.Errorf("%.0f allocations, want at most %d", got, most)
 	}

@@ -27,7 +27,7 @@ type portKey string
 type peerUnit struct {
 	id      uint32
 	address netip.Prefix
-	says    [2]peerFlow
+	flows   [2]peerFlow
 }
 
 // peerFlow has Set and Guards of a compile.Flow; the zero value is none.
@@ -52,7 +52,7 @@ func (u *units) all() map[uint32]openflow.Unit {
 	out := make(map[uint32]openflow.Unit, len(u.flows)+len(u.peers))
 	maps.Copy(out, u.flows)
 	for _, p := range u.peers {
-		out[p.id] = openflow.Unit{Made: p.unit}
+		out[p.id] = openflow.Unit{Build: p.unit}
 	}
 	return out
 }
@@ -95,14 +95,14 @@ func (u *units) setPeer(m compile.Match, says peerFlow) {
 	if p := u.peers[m.Address]; p != nil {
 		next = *p
 	}
-	next.says[m.Direction] = says
+	next.flows[m.Direction] = says
 	switch {
-	case next.says != [2]peerFlow{}:
+	case next.flows != [2]peerFlow{}:
 		if next.id == 0 {
 			next.id = u.next()
 		}
 		u.peers[m.Address] = &next
-		u.pending[next.id] = openflow.Unit{Made: next.unit}
+		u.pending[next.id] = openflow.Unit{Build: next.unit}
 	case next.id != 0:
 		delete(u.peers, m.Address)
 		u.pending[next.id] = openflow.Unit{}
@@ -111,8 +111,8 @@ func (u *units) setPeer(m compile.Match, says peerFlow) {
 
 // unit computes the flows, which are not kept.
 func (p *peerUnit) unit() openflow.Unit {
-	flows := make([]openflow.Flow, 0, len(p.says))
-	for d, says := range p.says {
+	flows := make([]openflow.Flow, 0, len(p.flows))
+	for d, says := range p.flows {
 		if says.flow {
 			flows = append(flows, ofPeer(policy.Direction(d), p.address, says.set))
 		}

@@ -22,7 +22,7 @@ func TestServedWithoutPolicies(t *testing.T) {
 		t.Helper()
 		rules.Update(&w.place, time.Unix(0, 0))
 		s.Resync()
-		there, err := s.HasForPods(t.Context())
+		there, err := s.PodFlows(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ type world struct {
 	*Rules
 	source *feed.Objects
 	view   tables.View
-	place  Place
+	place  NodeState
 }
 
 func newWorld(t testing.TB, policies ...policy.Policy) *world {
@@ -63,7 +63,7 @@ func newWorld(t testing.TB, policies ...policy.Policy) *world {
 		NodeAddrs: flowtest.Addrs("192.168.77.1"), ViaHost: flowtest.Prefixes(services + ",10.10.0.0/16"),
 	}}
 	w.Rules = NewRules(w.source)
-	w.place = Place{Node: w.view.NodeAddrs, Services: true}
+	w.place = NodeState{Node: w.view.NodeAddrs, Services: true}
 	for _, p := range testPods() {
 		at := tables.Pod{Port: p.port, MAC: flowtest.MAC(t, p.mac()), Addrs: flowtest.Addrs(p.addrs), Bridged: p.vlan >= 0,
 			VLAN: uint16(max(p.vlan, 0))}
@@ -77,7 +77,7 @@ func newWorld(t testing.TB, policies ...policy.Policy) *world {
 		w.source.Put(p.Kind, strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"), p)
 	}
 	for _, kind := range []string{feed.NetworkPolicy, feed.ClusterNetworkPolicy, feed.Pod, feed.Namespace, feed.Node} {
-		w.source.Whole(kind)
+		w.source.MarkRead(kind)
 	}
 	return w
 }
@@ -87,8 +87,8 @@ func (w *world) update() map[uint32]openflow.Unit { return w.Update(&w.place, ti
 // allFlows are the flows of the rules.
 func (w *world) allFlows() (out []openflow.Flow) {
 	for _, u := range w.Units() {
-		if u.Made != nil {
-			u = u.Made()
+		if u.Build != nil {
+			u = u.Build()
 		}
 		out = append(out, u.Flows...)
 	}

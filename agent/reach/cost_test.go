@@ -24,7 +24,7 @@ const manyNodes, mostPackets, mostMemory = 5000, 5, 1 << 20
 
 // large is one agent in a cluster of manyNodes, and the other ends as seen by it.
 type large struct {
-	*talk
+	*session
 	silent      bool // no other end is heard
 	others      map[netip.Addr]*pure.Link
 	sent        []time.Time
@@ -48,7 +48,7 @@ func newLarge(peers []desired.Peer) *large {
 	board := status.NewBoard(nil)
 	board.Publish(&status.Status{Computed: status.Computed{Peers: peers}})
 	cfg := api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}
-	l.talk = newTalk(New(Parts{Config: cfg, NodeName: "this", Board: board, Metrics: status.NewMetrics("test"),
+	l.session = newSession(New(Parts{Config: cfg, NodeName: "this", Board: board, Metrics: status.NewMetrics("test"),
 		Interval: 2 * time.Second, Log: logr.Discard()}), end{addrs: []netip.Addr{netip.MustParseAddr("10.77.1.254")}, mtu: 1450})
 	l.dial = func(_ netip.AddrPort, to netip.Addr) (socket, error) { return answered{l, to}, nil }
 	l.read = func(time.Time) []heard {
@@ -61,7 +61,7 @@ func newLarge(peers []desired.Peer) *large {
 		return immediate{}, nil
 	}
 	l.open = func(*status.Status, path) tap { return blind{} }
-	l.talk.examine = func(_ context.Context, _ *status.Status, paths []path) []examined {
+	l.session.examine = func(_ context.Context, _ *status.Status, paths []path) []examined {
 		out := make([]examined, len(paths))
 		for i, p := range paths {
 			out[i].path = p
@@ -112,7 +112,7 @@ func (l *large) hears(addr netip.Addr) *pure.Link {
 // says makes the end of that address send a packet.
 func (l *large) says(addr netip.Addr, asks bool) {
 	p := l.hears(addr).Next(time.Now())
-	p.From, p.To, p.Asks, p.MTU = pure.NameHash(l.ends[addr]), pure.NameHash(l.NodeName), asks, 1450
+	p.From, p.To, p.Initiates, p.MTU = pure.NameHash(l.ends[addr]), pure.NameHash(l.NodeName), asks, 1450
 	if len(l.kept) < mostHeard { // like a full kernel queue
 		l.kept = append(l.kept, heard{addr, p, time.Now()})
 	}
@@ -176,9 +176,9 @@ func TestPacketsOfManyNodes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLarge(peers)
 				l.silent = c.silent
-				told := 0
+				findings := 0
 				l.run(period, func(second int) {
-					told += len(l.Report().Findings)
+					findings += len(l.Report().Findings)
 					if c.meanwhile != nil {
 						c.meanwhile(l, second)
 					}
@@ -193,8 +193,8 @@ func TestPacketsOfManyNodes(t *testing.T) {
 				if l.transferred > most || c.name == "all is well" && l.transferred < most-2 {
 					t.Errorf("%d transfers, want %d", l.transferred, most)
 				}
-				if told > 0 && c.name == "all is well" {
-					t.Errorf("%d findings", told)
+				if findings > 0 && c.name == "all is well" {
+					t.Errorf("%d findings", findings)
 				}
 			})
 		})

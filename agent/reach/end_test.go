@@ -86,7 +86,7 @@ func TestSmallPodCIDRMakesNoEnd(t *testing.T) {
 func TestEndIsUnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := proberOf("10.77.1.0/29"), time.Now()
-		err := p.ensured(t.Context(), &leased{}, end{})
+		err := p.maintainEnd(t.Context(), &leased{}, end{})
 		if took := time.Since(began); err == nil || took <= 30*time.Second || took > 40*time.Second {
 			t.Errorf("after %s: %v", took, err)
 		}

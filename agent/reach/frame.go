@@ -58,9 +58,9 @@ type packet struct {
 }
 
 // packet finds a packet of the path in a frame, inside a tunnel if the path is tunnelled.
-func (l *look) packet(f capture.Frame, from, to netip.Addr) (packet, bool) {
+func (l *packetCounter) packet(f capture.Frame, from, to netip.Addr) (packet, bool) {
 	i := bytes.Index(f.Data, slices.Concat(from.AsSlice(), to.AsSlice()))
-	if i < etherLen || (i > deepestOuter) != l.way.tunnelled {
+	if i < etherLen || (i > deepestOuter) != l.delivery.tunnelled {
 		return packet{}, false
 	}
 	p := packet{Frame: f, inner: header{i, from.Is6()}, outer: outerHeader(f.Data)}

@@ -59,9 +59,9 @@ func (f framed) data() (data []byte, sums []int) {
 // sum is what is read from a frame that has become data.
 func (f framed) sum(t *testing.T, data []byte, unsummed bool) api.Checksums {
 	t.Helper()
-	l := look{way: way{tunnelled: f.nodes[0].IsValid()}}
+	l := packetCounter{delivery: delivery{tunnelled: f.nodes[0].IsValid()}}
 	p, ok := l.packet(capture.Frame{Data: data, Length: len(data), Unsummed: unsummed}, f.ends[0], f.ends[1])
-	if !ok || l.way.tunnelled && p.outerSource() != f.nodes[0] {
+	if !ok || l.delivery.tunnelled && p.outerSource() != f.nodes[0] {
 		t.Fatalf("%+v: found %v, from %s", f, ok, p.outerSource())
 	}
 	return p.sum()

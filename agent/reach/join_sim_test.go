@@ -17,7 +17,7 @@ import (
 func (s *simulated) side(peer *simulated) pure.Side {
 	side := pure.Side{Node: s.NodeName}
 	if s.dead || s.hung {
-		side.Unasked, side.Down = "nothing listens there", true
+		side.NotQueried, side.Down = "nothing listens there", true
 		return side
 	}
 	for _, p := range s.report.Paths {

@@ -32,8 +32,8 @@ const ifName = "eth0"
 // mostRequested is how many nodes are probed on request at once, and requestLasts for how long each.
 const mostRequested, requestLasts = 4, time.Minute
 
-// ensureEvery is how often the end is compared with what it should be, and unsureFor for how long that may fail.
-const ensureEvery, unsureFor = 5 * time.Second, 30 * time.Second
+// ensureEvery is how often the end is compared with what it should be, and ensureTimeout for how long that may fail.
+const ensureEvery, ensureTimeout = 5 * time.Second, 30 * time.Second
 
 // Pods attaches the end: package pods.
 type Pods interface {
@@ -220,9 +220,9 @@ func reserve(pods Pods, wanted []netip.Addr) error {
 	return nil
 }
 
-// ensured returns when ctx ends, or the end is no longer e, or ensuring it has failed for long: while Open vSwitch is
-// down, what is known about other nodes is kept.
-func (p *Prober) ensured(ctx context.Context, pods Pods, e end) error {
+// maintainEnd returns when ctx ends, or the end is no longer e, or ensuring it has failed for long: while Open vSwitch
+// is down, what is known about other nodes is kept.
+func (p *Prober) maintainEnd(ctx context.Context, pods Pods, e end) error {
 	last := time.Now()
 	for {
 		select {
@@ -236,7 +236,7 @@ func (p *Prober) ensured(ctx context.Context, pods Pods, e end) error {
 			return nil
 		case err == nil:
 			last = time.Now()
-		case time.Since(last) > unsureFor:
+		case time.Since(last) > ensureTimeout:
 			return err
 		}
 	}
@@ -248,8 +248,8 @@ func (p *Prober) probe(ctx context.Context, pods Pods, e end) error {
 	defer ensuring.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ensuring.Go(func() { cancel(p.ensured(ctx, pods, e)) })
-	t := newTalk(p, e)
+	ensuring.Go(func() { cancel(p.maintainEnd(ctx, pods, e)) })
+	t := newSession(p, e)
 	if err := link.Within(e.netns, func() error { return t.run(ctx) }); err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ type world struct {
 	polices func(from, to *simulated) bool // transfers meet a rate limit
 	// transferred is how many transfers have begun.
 	transferred int
-	// told are all findings that any agent reported, as "node peer cause", and how often its report had each.
-	told map[string]int
+	// reported are all findings that any agent reported, as "node peer cause", and how often its report had each.
+	reported map[string]int
 }
 
 // place is where lost packets are dropped.
@@ -111,7 +111,7 @@ func (w *world) tapped(from, to *simulated, full, passes bool) {
 
 // simulated is a node with an agent.
 type simulated struct {
-	*talk
+	*session
 	world     *world
 	number    int
 	ahead     time.Duration // of its clock
@@ -128,7 +128,7 @@ func always(_, _ *simulated, _ bool) bool { return true }
 // newWorld is a healthy cluster of n nodes.
 func newWorld(n int) *world {
 	w := &world{now: time.Unix(1e9, 0), byAddr: map[netip.Addr]*simulated{}, random: rand.New(rand.NewPCG(1, 2)),
-		passes: always, pings: always, taps: map[*simTap]bool{}, told: map[string]int{}}
+		passes: always, pings: always, taps: map[*simTap]bool{}, reported: map[string]int{}}
 	var peers []desired.Peer
 	for i := range n {
 		podCIDR := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i), 0}), 24)
@@ -151,7 +151,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 	cfg := api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}
 	prober := New(Parts{Config: cfg, NodeName: name, Board: board,
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
-	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
+	s.session = newSession(prober, end{addrs: ends, mtu: 1450})
 	s.dial = func(from netip.AddrPort, to netip.Addr) (socket, error) {
 		port := from.Port()
 		if port == 0 { // the kernel chooses
@@ -159,7 +159,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 		}
 		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4(), port: port}, nil
 	}
-	s.talk.examine, s.talk.open, s.connect = s.examine, s.tap, s.transfer
+	s.session.examine, s.session.open, s.connect = s.examine, s.tap, s.transfer
 	s.dead = false
 	s.choose(s.world.now.Add(s.ahead))
 }
@@ -206,16 +206,16 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 		if s.world.pings(s, to, full) && s.world.pings(to, s, full) {
 			return pure.Answered
 		}
-		return pure.NotHeard
+		return pure.NoReply
 	}
 	for i, p := range paths {
 		s.examining++
 		to := s.world.byAddr[p.addr]
-		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
+		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NoReply, UnderlaySize: 1500}}
 		if s.world.unplugged == s {
 			out[i].NoCarrier = "eth0"
 		}
-		if s.world.alone == s && out[i].Echo == pure.NotHeard {
+		if s.world.alone == s && out[i].Echo == pure.NoReply {
 			out[i].NoGateway = "192.168.0.1"
 		}
 		if s.world.drops != nil {
@@ -225,9 +225,9 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 			continue
 		}
 		if s.world.passes(s, to, false) && s.world.passes(to, s, false) {
-			out[i].EndEcho, out[i].GatewayEcho = pure.Answered, pure.NotAsked
+			out[i].EndEcho, out[i].GatewayEcho = pure.Answered, pure.NotPinged
 			if to.idle {
-				out[i].EndEcho, out[i].GatewayEcho = pure.NotHeard, pure.Answered
+				out[i].EndEcho, out[i].GatewayEcho = pure.NoReply, pure.Answered
 			}
 		}
 		if out[i].Echo == pure.Answered {
@@ -263,20 +263,20 @@ func (s *simulated) run(now time.Time) {
 	}
 	s.looks++
 	s.choose(now)
-	s.look(context.Background(), now)
+	s.evaluate(context.Background(), now)
 	if !s.busy.IsZero() {
 		s.examined(<-s.done, now)
 	}
 	for _, f := range s.report.Findings {
-		s.world.told[fmt.Sprintf("%s %s %s", s.NodeName, f.Node, f.Cause)]++
+		s.world.reported[fmt.Sprintf("%s %s %s", s.NodeName, f.Node, f.Cause)]++
 	}
 }
 
 // wantNothingTold checks that no agent has reported a fault.
 func (w *world) wantNothingTold(t *testing.T, what string) {
 	t.Helper()
-	if len(w.told) > 0 {
-		t.Errorf("%s: %d findings: %v", what, len(w.told), slices.Sorted(maps.Keys(w.told)))
+	if len(w.reported) > 0 {
+		t.Errorf("%s: %d findings: %v", what, len(w.reported), slices.Sorted(maps.Keys(w.reported)))
 	}
 }
 
@@ -374,7 +374,7 @@ func TestCutOff(t *testing.T) {
 		t.Errorf("the node that is cut off does not say so: %+v", alone.report.Findings)
 	}
 	w.run(25 * time.Second)
-	for what := range w.told {
+	for what := range w.reported {
 		if !strings.HasPrefix(what, alone.NodeName+" ") {
 			t.Errorf("a node may be about to start, and it is reported: %s", what)
 		}
@@ -390,12 +390,12 @@ func TestCutOff(t *testing.T) {
 	if n := len(alone.report.Findings); n < 8 {
 		t.Errorf("the node that is cut off has %d findings", n)
 	}
-	if len(w.told) < 16 {
-		t.Errorf("few say that %s answers nothing: %v", alone.NodeName, w.told)
+	if len(w.reported) < 16 {
+		t.Errorf("few say that %s answers nothing: %v", alone.NodeName, w.reported)
 	}
 	w.passes, w.pings = always, always
 	w.run(time.Minute)
-	w.told = map[string]int{}
+	w.reported = map[string]int{}
 	w.run(time.Minute)
 	w.wantNothingTold(t, "the node is back")
 }
@@ -416,7 +416,7 @@ func nodeRestartsUnseen(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "a node was down for a moment, and starts its agent within a minute and a half")
 	w.passes = func(from, to *simulated, _ bool) bool { return from != s && to != s }
 	w.run(3 * time.Minute)
-	if len(w.told) == 0 {
+	if len(w.reported) == 0 {
 		t.Error("no agent reports a node that is not reached")
 	}
 }
@@ -470,13 +470,13 @@ func TestLossIsNoMTU(t *testing.T) {
 			a.wantCounted(t, "lossy", 1)
 		}
 		resolved := w.resolved(a)
-		for what := range w.told {
+		for what := range w.reported {
 			if strings.HasSuffix(what, " mtu") || strings.HasSuffix(what, " multipath") {
-				t.Errorf("%.0f%% loss: %v", share*100, w.told)
+				t.Errorf("%.0f%% loss: %v", share*100, w.reported)
 			}
 		}
-		if len(w.told) == 0 || resolved > 12 || share >= 0.2 && resolved > 3 {
-			t.Errorf("%.0f%% loss: reported %v, resolved %d times in half an hour", share*100, w.told, resolved)
+		if len(w.reported) == 0 || resolved > 12 || share >= 0.2 && resolved > 3 {
+			t.Errorf("%.0f%% loss: reported %v, resolved %d times in half an hour", share*100, w.reported, resolved)
 		}
 	}
 }
@@ -491,13 +491,13 @@ func TestMTU(t *testing.T) {
 		}
 		w.run(2 * time.Minute)
 		want := map[bool]string{true: "mtu", false: "not-found"}[pingsToo]
-		for what := range w.told {
+		for what := range w.reported {
 			if !strings.HasSuffix(what, " "+want) {
 				t.Errorf("reported %s, want %s", what, want)
 			}
 		}
-		if len(w.told) < 80 {
-			t.Errorf("reported only %v", w.told)
+		if len(w.reported) < 80 {
+			t.Errorf("reported only %v", w.reported)
 		}
 		w.nodes[0].wantCounted(t, "narrow", len(w.nodes[0].report.Findings))
 	}
@@ -548,9 +548,9 @@ func faultIsOver(t *testing.T, newWorld func(n int) *world) {
 		w.run(time.Minute)
 		w.passes = func(_, _ *simulated, _ bool) bool { return false }
 		w.run(time.Duration(c.minutes * float64(time.Minute)))
-		w.passes, w.told = always, map[string]int{}
+		w.passes, w.reported = always, map[string]int{}
 		w.run(time.Minute)
-		maps.DeleteFunc(w.told, func(what string, _ int) bool { return strings.HasSuffix(what, " blocked") })
+		maps.DeleteFunc(w.reported, func(what string, _ int) bool { return strings.HasSuffix(what, " blocked") })
 		w.wantNothingTold(t, fmt.Sprintf("%d nodes", c.nodes))
 		for _, s := range w.nodes {
 			if len(s.report.Findings) > 0 {
@@ -581,10 +581,10 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	if want := map[string]string{"node01": "blocked 192.0.2.7", "node02": "no-tunnel 192.168.77.2"}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	for i, want := range []way{{to: direct[0].Via}, {to: board.Peers[1].Tunnel, tunnelled: true}} {
+	for i, want := range []delivery{{to: direct[0].Via}, {to: board.Peers[1].Tunnel, tunnelled: true}} {
 		p := path{board.Peers[i].Name, endsOf(board.Peers[i])[0]}
 		want.gateway = netip.AddrFrom4([4]byte{10, 77, byte(i + 1), 1})
-		if got := wayOf(&board, p); got != want {
+		if got := deliveryOf(&board, p); got != want {
 			t.Errorf("%s: %+v, want %+v", p.node, got, want)
 		}
 	}
@@ -722,10 +722,10 @@ func nodeDoesNotProbe(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "half of the agents do not probe")
 	w.passes = func(from, to *simulated, _ bool) bool { return from.number != 7 && to.number != 7 }
 	w.run(5 * time.Minute)
-	if len(w.told) < 5 {
-		t.Errorf("nothing arrives from a node that does not probe, and this is reported: %v", w.told)
+	if len(w.reported) < 5 {
+		t.Errorf("nothing arrives from a node that does not probe, and this is reported: %v", w.reported)
 	}
-	for what := range w.told {
+	for what := range w.reported {
 		if !strings.HasSuffix(what, "node07 not-found") {
 			t.Errorf("reported %s", what)
 		}
@@ -743,7 +743,7 @@ func TestWayBehindRouters(t *testing.T) {
 		return peers
 	})
 	b := s.Board.Load()
-	if got := wayOf(b, path{"node01", endsOf(b.Peers[0])[0]}); got.to != own || got.tunnelled {
+	if got := deliveryOf(b, path{"node01", endsOf(b.Peers[0])[0]}); got.to != own || got.tunnelled {
 		t.Errorf("got %+v, want %s", got, own)
 	}
 }
@@ -789,7 +789,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 			t.Errorf("found %+v", f)
 		}
 	}
-	for what := range w.told {
+	for what := range w.reported {
 		if strings.HasPrefix(what, "node00") && !strings.HasSuffix(what, "no-tunnel") {
 			t.Errorf("reported %s", what)
 		}
@@ -847,7 +847,7 @@ func agentHasHung(t *testing.T, newWorld func(n int) *world) {
 			w.passes = always
 			w.nodes[1].restart()
 			w.run(time.Minute)
-			for what := range w.told {
+			for what := range w.reported {
 				if strings.HasPrefix(what, "node00 ") {
 					t.Errorf("while one of %d hung for %s another has rebooted: %s", n, d, what)
 				}
@@ -1000,18 +1000,18 @@ func TestOneDirectionIsMended(t *testing.T) {
 		if len(a.report.Findings) != 1 || a.report.Findings[0].Cause == "not-found" {
 			t.Fatalf("%s: found %+v", c.name, a.report.Findings)
 		}
-		told := a.report.Findings[0].Cause
+		cause := a.report.Findings[0].Cause
 		one := func(from, to *simulated, _ bool) bool { return from != a || to != b }
 		w.passes = one
 		if !c.pings {
 			w.pings = one
 		}
 		began := w.now
-		for len(a.report.Findings) > 0 && a.report.Findings[0].Cause == told && w.now.Sub(began) < time.Minute {
+		for len(a.report.Findings) > 0 && a.report.Findings[0].Cause == cause && w.now.Sub(began) < time.Minute {
 			w.run(time.Second)
 		}
 		took := w.now.Sub(began)
-		t.Logf("%s: reported as %s until %s after packets come from there again", c.name, told, took)
+		t.Logf("%s: reported as %s until %s after packets come from there again", c.name, cause, took)
 		if took > c.limit {
 			t.Errorf("%s: want at most %s", c.name, c.limit)
 		}

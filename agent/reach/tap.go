@@ -34,8 +34,8 @@ type tap interface {
 	end() (api.ReachTap, bool)
 }
 
-// looked is what was seen of a path's packets on this node's interfaces, and the running capture.
-type looked struct {
+// captureState is what was seen of a path's packets on this node's interfaces, and the running capture.
+type captureState struct {
 	tap   tap // nil: none
 	of    pure.State
 	began time.Time
@@ -46,15 +46,15 @@ type looked struct {
 }
 
 // forget ends the running capture, and drops what was seen.
-func (l *looked) forget(of pure.State) {
+func (l *captureState) forget(of pure.State) {
 	if l.tap != nil {
 		l.tap.end()
 	}
-	*l = looked{of: of}
+	*l = captureState{of: of}
 }
 
-// lookFor is how long the packets of a path are captured; 0: it does not fail, or some arrive.
-func lookFor(l *pure.Link, s pure.State) time.Duration {
+// captureTime is how long the packets of a path are captured; 0: it does not fail, or some arrive.
+func captureTime(l *pure.Link, s pure.State) time.Duration {
 	switch {
 	case s.From == pure.Fails || s.To == pure.Fails:
 		return pure.TapFor * l.Pace()
@@ -66,13 +66,13 @@ func lookFor(l *pure.Link, s pure.State) time.Duration {
 
 // observe begins and ends captures of the packets of a failing path: one, and others ever more rarely as long as it
 // fails in that way.
-func (t *talk) observe(to path, now time.Time) {
+func (t *session) observe(to path, now time.Time) {
 	p := t.peers[to]
 	s := p.State(now)
 	if s.From != p.of.From || s.To != p.of.To || s.Away != p.of.Away {
 		p.forget(s)
 	}
-	length := lookFor(&p.Link, s)
+	length := captureTime(&p.Link, s)
 	switch {
 	case length == 0:
 	case p.tap == nil && now.Sub(p.ended) >= p.every && t.taps() < mostTaps:
@@ -86,7 +86,7 @@ func (t *talk) observe(to path, now time.Time) {
 }
 
 // taps is the number of running captures.
-func (t *talk) taps() (n int) {
+func (t *session) taps() (n int) {
 	for _, p := range t.peers {
 		if p.tap != nil {
 			n++
@@ -97,14 +97,15 @@ func (t *talk) taps() (n int) {
 
 // openTap begins a capture of a path's packets, in the node's own network namespace: the calling thread is in the
 // end's.
-func (t *talk) openTap(s *status.Status, to path) tap {
-	own := t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })]
-	l := look{way: wayOf(s, to), own: own, peer: to.addr, gateway: t.Config.HostGateway, seen: map[int]*seen{}}
-	if s.Snapshot != nil && l.way.to.IsValid() {
-		l.node, _ = s.Snapshot.Nodes[t.NodeName].TunnelAddr(l.way.to.Is4())
+func (t *session) openTap(s *status.Status, to path) tap {
+	own := t.ownAddr(to.addr)
+	l := packetCounter{delivery: deliveryOf(s, to), own: own, peer: to.addr, gateway: t.Config.HostGateway,
+		seen: map[int]*ifaceCounts{}}
+	if s.Snapshot != nil && l.delivery.to.IsValid() {
+		l.node, _ = s.Snapshot.Nodes[t.NodeName].TunnelAddr(l.delivery.to.Is4())
 	}
 	f := capture.Filter{Of: []netip.Addr{own}, With: []netip.Addr{to.addr}}
-	if l.way.tunnelled {
+	if l.delivery.tunnelled {
 		f.Tunnel, f.Port = t.Config.TunnelType, uint16(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort).Port)
 	}
 	k := kernelTap{stop: make(chan struct{}), result: make(chan *api.ReachTap, 1)}
@@ -127,25 +128,25 @@ func (k kernelTap) end() (api.ReachTap, bool) {
 	return api.ReachTap{}, false
 }
 
-// look counts packets of a path.
-type look struct {
-	way       way
+// packetCounter counts packets of a path.
+type packetCounter struct {
+	delivery  delivery
 	own, peer netip.Addr // the ends
 	node      netip.Addr // the address of this node's Node; invalid: unknown
 	gateway   string     // the interface through which packets without a tunnel leave Open vSwitch
-	seen      map[int]*seen
+	seen      map[int]*ifaceCounts
 	source    netip.Addr // of the last packet that arrived
 }
 
-// seen are the packets that an interface has sent and received.
-type seen struct {
+// ifaceCounts are the packets that an interface has sent and received.
+type ifaceCounts struct {
 	left, leftFull, arrived, arrivedFull int
 	leftSums, arrivedSums                sums
 }
 
 // run counts until stop is closed; nil: it could not, or missed packets.
-func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
-	if !l.way.to.IsValid() { // the Node is about to go
+func (l packetCounter) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
+	if !l.delivery.to.IsValid() { // the Node is about to go
 		return nil
 	}
 	s, err := capture.OpenAll(f, tapSnap)
@@ -173,10 +174,10 @@ func (l look) run(f capture.Filter, stop <-chan struct{}) *api.ReachTap {
 }
 
 // add counts a frame if it is one of the path, travelling between nodes.
-func (l *look) add(f capture.Frame) {
+func (l *packetCounter) add(f capture.Frame) {
 	at := l.seen[f.Index]
 	if at == nil {
-		at = &seen{}
+		at = &ifaceCounts{}
 		l.seen[f.Index] = at
 	}
 	full := f.Length > pure.FullFrame
@@ -198,19 +199,19 @@ func (l *look) add(f capture.Frame) {
 
 // report is what was seen, and what the node's own routing says about the path; nil: packets may leave or arrive
 // unseen.
-func (l *look) report() *api.ReachTap {
-	if !seesAll(l.way.to) {
+func (l *packetCounter) report() *api.ReachTap {
+	if !seesAll(l.delivery.to) {
 		return nil
 	}
 	r := l.counts()
-	if l.way.tunnelled && l.source.IsValid() && l.source != l.way.to {
+	if l.delivery.tunnelled && l.source.IsValid() && l.source != l.delivery.to {
 		r.Source = l.source.String()
 	}
-	if l.node.IsValid() && !holds(l.node) {
+	if l.node.IsValid() && !hasAddr(l.node) {
 		r.Unheld = l.node.String()
 	}
-	if l.way.tunnelled {
-		r.NoRoute = l.noRoute(l.way.to, nil)
+	if l.delivery.tunnelled {
+		r.NoRoute = l.noRoute(l.delivery.to, nil)
 		return r
 	}
 	r.NoRoute = l.noRoute(l.peer, &netlink.RouteGetOptions{Iif: l.gateway, SrcAddr: l.own.AsSlice()})
@@ -221,7 +222,7 @@ func (l *look) report() *api.ReachTap {
 }
 
 // counts are what left and what arrived.
-func (l *look) counts() *api.ReachTap {
+func (l *packetCounter) counts() *api.ReachTap {
 	r, left := &api.ReachTap{Inside: true}, sums{}
 	for index, at := range l.seen {
 		name, inside := device(index)
@@ -269,8 +270,8 @@ func device(index int) (name string, inside bool) {
 	return l.Attrs().Name, l.Type() != "device" && l.Type() != "veth"
 }
 
-// holds reports whether an interface has the address, or that is unknown.
-func holds(a netip.Addr) bool {
+// hasAddr reports whether an interface has the address, or that is unknown.
+func hasAddr(a netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(addrs, func(b net.Addr) bool {
 		p, err := netip.ParsePrefix(b.String())
@@ -281,7 +282,7 @@ func holds(a netip.Addr) bool {
 // noRoute says why the kernel has no route to an address for such a packet; empty: it has one, or that is unknown. The
 // error numbers are those of the kernel's route lookup: RTNETLINK answers of "ip route get" (ip-route(8)). A next hop
 // that is the other node itself is ignored, as it may be down.
-func (l *look) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
+func (l *packetCounter) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
 	if !to.IsValid() {
 		return ""
 	}
@@ -295,7 +296,7 @@ func (l *look) noRoute(to netip.Addr, of *netlink.RouteGetOptions) string {
 	switch {
 	case errors.As(err, &number) && why[number] != "":
 		return fmt.Sprintf(why[number], to)
-	case err != nil || len(routes) == 0 || routes[0].Gw == nil || routes[0].Gw.Equal(l.way.to.AsSlice()):
+	case err != nil || len(routes) == 0 || routes[0].Gw == nil || routes[0].Gw.Equal(l.delivery.to.AsSlice()):
 		return ""
 	}
 	hops, err := netlink.NeighList(routes[0].LinkIndex, 0)

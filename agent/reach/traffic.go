@@ -15,7 +15,7 @@ const mostSuspected, suspectedFor = 4, 15 * time.Second
 // suspected are nodes that are not probed, but to which, by the flows' counters, packets are sent without an answer:
 // the path may fail, or a pod has nothing to send. Like any other node, one whose probes are late is then probed until
 // its state is decided. If there are more than can be probed at once, they take turns.
-func (t *talk) suspected(asked []string, now time.Time) (nodes []string) {
+func (t *session) suspected(asked []string, now time.Time) (nodes []string) {
 	unanswered := t.Board.Load().Unanswered
 	if len(unanswered) == 0 {
 		return nil

@@ -40,7 +40,7 @@ type outgoing struct {
 }
 
 // transfers continues the running transfer without waiting, or begins one that is due.
-func (t *talk) transfers(now time.Time) {
+func (t *session) transfers(now time.Time) {
 	if t.out.transfer == nil {
 		t.beginTransfer(now)
 		return
@@ -55,13 +55,13 @@ func (t *talk) transfers(now time.Time) {
 	}
 }
 
-func (t *talk) beginTransfer(now time.Time) {
+func (t *session) beginTransfer(now time.Time) {
 	to, due := t.nextTransfer(now)
 	if !due {
 		return
 	}
 	content := pure.Content(pure.NameHash(t.NodeName), pure.NameHash(to.node))
-	c, err := t.connect(t.own(to.addr), to.addr, content, t.peers[to].Single())
+	c, err := t.connect(t.ownAddr(to.addr), to.addr, content, t.peers[to].Single())
 	if err != nil {
 		t.Log.V(1).Info("connecting", "node", to.node, "reason", err.Error())
 		return
@@ -69,7 +69,7 @@ func (t *talk) beginTransfer(now time.Time) {
 	t.out.transfer, t.out.to, t.out.until = c, to, now.Add(pure.TransferFor*t.Interval)
 }
 
-func (t *talk) endTransfer() {
+func (t *session) endTransfer() {
 	if t.out.transfer != nil {
 		t.out.Close()
 		t.out.transfer = nil
@@ -78,9 +78,9 @@ func (t *talk) endTransfer() {
 
 // nextTransfer is the path whose turn it is: one after the other, and between the turns those on which a transfer has
 // failed.
-func (t *talk) nextTransfer(now time.Time) (to path, due bool) {
+func (t *session) nextTransfer(now time.Time) (to path, due bool) {
 	passes := slices.DeleteFunc(slices.Clone(t.queue), func(p path) bool {
-		return !t.peers[p].Asked || !t.peers[p].TransferPasses(now)
+		return !t.peers[p].Initiates || !t.peers[p].TransferPasses(now)
 	})
 	if len(passes) == 0 {
 		return path{}, false
@@ -106,8 +106,8 @@ func inQueue(a, b path) int {
 	return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
 }
 
-// sending is a TCP connection to another end.
-type sending struct {
+// outgoingConn is a TCP connection to another end.
+type outgoingConn struct {
 	fd      int
 	single  bool   // each segment is sent separately
 	mss     int    // bytes of a segment; 0: not connected
@@ -129,10 +129,10 @@ func connect(from, to netip.Addr, content []byte, single bool) (transfer, error)
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &sending{fd: fd, single: single, left: content}, nil
+	return &outgoingConn{fd: fd, single: single, left: content}, nil
 }
 
-func (s *sending) step() (pure.Outcome, bool) {
+func (s *outgoingConn) step() (pure.Outcome, bool) {
 	if s.mss == 0 {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, 0)
 		if err != nil || ready == 0 {
@@ -162,7 +162,7 @@ func (s *sending) step() (pure.Outcome, bool) {
 
 // send passes to the kernel as much as it takes: all at once, or each segment as a record of its own (MSG_EOR), which
 // it does not merge.
-func (s *sending) send() (ok bool) {
+func (s *outgoingConn) send() (ok bool) {
 	most, flags := len(s.left), unix.MSG_NOSIGNAL
 	if s.single {
 		most, flags = s.mss, flags|unix.MSG_EOR
@@ -178,7 +178,7 @@ func (s *sending) send() (ok bool) {
 }
 
 // arrived is the outcome once all has arrived.
-func (s *sending) arrived() pure.Outcome {
+func (s *outgoingConn) arrived() pure.Outcome {
 	info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return pure.Unclear
@@ -186,30 +186,30 @@ func (s *sending) arrived() pure.Outcome {
 	return pure.Arrived((pure.TransferSize+s.mss-1)/s.mss, int(info.Total_retrans), s.single)
 }
 
-func (s *sending) Close() error { return abort(s.fd) }
+func (s *outgoingConn) Close() error { return abort(s.fd) }
 
 // abort closes a connection, and makes the kernel discard what is unsent.
 func abort(fd int) error {
 	return errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
 }
 
-// hall is the listening socket that other ends connect to. As for an inbox, nothing waits for it.
-type hall struct {
+// listener is the listening socket that other ends connect to. As for an inbox, nothing waits for it.
+type listener struct {
 	fd       int
-	incoming []receiving
+	incoming []incomingConn
 	buf      []byte
 }
 
-// receiving is a transfer from another end.
-type receiving struct {
+// incomingConn is a transfer from another end.
+type incomingConn struct {
 	fd    int
 	from  uint64 // the node, by NameHash
 	got   int
 	until time.Time
 }
 
-// receiveAt begins to accept connections at addr. The calling thread is in the end's namespace.
-func receiveAt(addr netip.Addr) (*hall, error) {
+// listenTCP begins to accept connections at addr. The calling thread is in the end's namespace.
+func listenTCP(addr netip.Addr) (*listener, error) {
 	fd, err := open(netip.AddrPortFrom(addr, pure.Port), unix.SOCK_STREAM)
 	if err != nil {
 		return nil, fmt.Errorf("listening for TCP of other nodes at %s: %w", addr, err)
@@ -220,39 +220,39 @@ func receiveAt(addr netip.Addr) (*hall, error) {
 	); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &hall{fd: fd, buf: make([]byte, pure.TransferSize)}, nil
+	return &listener{fd: fd, buf: make([]byte, pure.TransferSize)}, nil
 }
 
 // serve accepts connections of nodes' ends, and processes open ones without waiting: each may, for a limited time, send
 // what another end would, and nothing else. own is this node, and nodeOf returns the node whose end has an address;
 // empty: none.
-func (h *hall) serve(own uint64, nodeOf func(netip.Addr) string, until, now time.Time) {
+func (l *listener) serve(own uint64, nodeOf func(netip.Addr) string, until, now time.Time) {
 	for range mostAccepted {
-		fd, from, err := unix.Accept4(h.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, from, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
 			break // there are none, or it was closed meanwhile
 		}
 		node := nodeOf(addrOf(from))
-		if node == "" || len(h.incoming) >= mostIncoming {
+		if node == "" || len(l.incoming) >= mostIncoming {
 			_ = abort(fd)
 			continue
 		}
-		h.incoming = append(h.incoming, receiving{fd: fd, from: pure.NameHash(node), until: until})
+		l.incoming = append(l.incoming, incomingConn{fd: fd, from: pure.NameHash(node), until: until})
 	}
-	var going []receiving
-	for _, r := range h.incoming {
-		switch goes := r.step(own, h.buf); {
+	var going []incomingConn
+	for _, r := range l.incoming {
+		switch goes := r.step(own, l.buf); {
 		case goes && now.After(r.until):
 			_ = abort(r.fd)
 		case goes:
 			going = append(going, r)
 		}
 	}
-	h.incoming = going
+	l.incoming = going
 }
 
 // step reads what has arrived, and closes the connection once all has, or anything unexpected.
-func (r *receiving) step(own uint64, buf []byte) (goes bool) {
+func (r *incomingConn) step(own uint64, buf []byte) (goes bool) {
 	n, err := unix.Read(r.fd, buf[:pure.TransferSize-r.got])
 	switch {
 	case errors.Is(err, unix.EAGAIN):
@@ -269,9 +269,9 @@ func (r *receiving) step(own uint64, buf []byte) (goes bool) {
 	return false
 }
 
-func (h *hall) Close() error {
-	for _, r := range h.incoming {
+func (l *listener) Close() error {
+	for _, r := range l.incoming {
 		_ = abort(r.fd)
 	}
-	return unix.Close(h.fd)
+	return unix.Close(l.fd)
 }

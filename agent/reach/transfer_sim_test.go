@@ -97,8 +97,8 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 		w.run(5 * time.Minute)
 		fs := a.report.Findings
 		if len(fs) != len(a.addrs) || fs[0].Cause != c.cause || fs[0].ToThere != string(pure.NoTCP) ||
-			len(w.told) != 1 || len(b.report.Findings) > 0 {
-			t.Errorf("%d nodes, %s: %+v, and reported %v", c.nodes, c.how, fs, w.told)
+			len(w.reported) != 1 || len(b.report.Findings) > 0 {
+			t.Errorf("%d nodes, %s: %+v, and reported %v", c.nodes, c.how, fs, w.reported)
 		}
 		a.wantCounted(t, "broken", 1)
 		for _, way := range pure.Join(a.side(b), b.side(a)) {
@@ -147,12 +147,12 @@ func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
 		}
 		w.run(time.Duration(w.random.IntN(60)) * time.Second)
 	}
-	for told := range w.told {
+	for told := range w.reported {
 		if strings.HasSuffix(told, " tcp") || strings.HasSuffix(told, " segments") {
-			t.Errorf("reported %v", w.told)
+			t.Errorf("reported %v", w.reported)
 		}
 	}
-	t.Logf("%d transfers, reported %v", w.transferred, w.told)
+	t.Logf("%d transfers, reported %v", w.transferred, w.reported)
 }
 
 // A rate limit on the path drops bursts, whatever the packet size: that is not a fault of segments, whether it affects
@@ -181,7 +181,7 @@ func TestTransfersRefused(t *testing.T) {
 		return []pure.Outcome{pure.Unclear, pure.Unanswered, pure.Stuck}[w.transferred%3]
 	}
 	w.run(20 * time.Minute)
-	for told, n := range w.told {
+	for told, n := range w.reported {
 		t.Errorf("reported %d times %s", n, told)
 	}
 }

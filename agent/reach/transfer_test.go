@@ -16,7 +16,7 @@ import (
 
 // served is an end to which others connect, and the nodes that it knows.
 type served struct {
-	*hall
+	*listener
 	addr  netip.Addr
 	nodes map[netip.Addr]string
 }
@@ -30,7 +30,7 @@ func serveIn(t *testing.T, addr string) (ns *nstest.NS, s served) {
 	ns.Exec("ip", "link", "set", "lo", "up", "mtu", "1500")
 	s = served{addr: netip.MustParseAddr(addr), nodes: map[netip.Addr]string{}}
 	s.nodes[s.addr] = "there"
-	ns.Must(func() (err error) { s.hall, err = receiveAt(s.addr); return err })
+	ns.Must(func() (err error) { s.listener, err = listenTCP(s.addr); return err })
 	t.Cleanup(func() { s.Close() })
 	return ns, s
 }

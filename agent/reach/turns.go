@@ -11,10 +11,10 @@ const mostTurns = 3
 
 // setPaces sets how often each path gets a packet: all equally often, at most once per Interval. If there are too many
 // paths for that, those not known to work or fail get more.
-func (t *talk) setPaces(now time.Time) {
+func (t *session) setPaces(now time.Time) {
 	urgent := map[path]bool{}
 	for _, p := range t.queue {
-		if t.peers[p].Undecided(now) || t.peers[p].unsure(now) {
+		if t.peers[p].Undecided(now) || t.peers[p].pending(now) {
 			urgent[p] = true
 		}
 	}
@@ -32,15 +32,15 @@ func (t *talk) setPaces(now time.Time) {
 	}
 }
 
-// unsure reports whether a direction seems to fail, but that is not reported yet, or the peer is heard, but it is not
+// pending reports whether a direction seems to fail, but that is not reported yet, or the peer is heard, but it is not
 // known whether this end is heard.
-func (p *peer) unsure(now time.Time) bool {
+func (p *peer) pending(now time.Time) bool {
 	s := p.State(now)
 	return !p.verdict.Broken && (s.Doubtful() || s.From == pure.Works && s.To == pure.Unknown)
 }
 
 // nextPath is the path that has waited longest for a packet, by its pace; there must be one.
-func (t *talk) nextPath() (next path) {
+func (t *session) nextPath() (next path) {
 	var due time.Time
 	for i, p := range t.queue {
 		if at := t.peers[p].Due(); i == 0 || at.Before(due) {

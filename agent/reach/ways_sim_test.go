@@ -40,9 +40,9 @@ func oneOfSeveralWays(t *testing.T, newWorld func(n int) *world) {
 			if !named(a) || !named(b) {
 				t.Errorf("one of %d ways, both directions %v: ten minutes later %+v and %+v", ways, both, a.report.Findings, b.report.Findings)
 			}
-			for what := range w.told {
+			for what := range w.reported {
 				if cause := what[strings.LastIndex(what, " ")+1:]; !slices.Contains(right, cause) {
-					t.Errorf("one of %d ways, both directions %v: reported %v", ways, both, w.told)
+					t.Errorf("one of %d ways, both directions %v: reported %v", ways, both, w.reported)
 				}
 			}
 			w.drains = nil

@@ -77,7 +77,7 @@ func Run(ctx context.Context, o Options) error {
 	case !u.said:
 		fmt.Fprintln(u.Out, "there is nothing of Fairlead to remove from this node")
 	case !o.DryRun:
-		u.say("done: this node is as it was, except for forwarding, which stays on (net.ipv4.ip_forward, net.ipv6.conf.*.forwarding)")
+		u.printf("done: this node is as it was, except for forwarding, which stays on (net.ipv4.ip_forward, net.ipv6.conf.*.forwarding)")
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ type uninstall struct {
 	restored string
 }
 
-func (u *uninstall) say(format string, args ...any) {
+func (u *uninstall) printf(format string, args ...any) {
 	u.said = true
 	prefix := ""
 	if u.DryRun {
@@ -109,7 +109,7 @@ func (u *uninstall) conflist(context.Context) error {
 			return err
 		}
 	}
-	u.say("%s removed: the node is NotReady until another network is installed", conflist.DefaultPath)
+	u.printf("%s removed: the node is NotReady until another network is installed", conflist.DefaultPath)
 	return nil
 }
 
@@ -132,7 +132,7 @@ func (u *uninstall) uplink(ctx context.Context) error {
 			return err
 		}
 	}
-	u.say("uplink %s restored", j.NIC.Name)
+	u.printf("uplink %s restored", j.NIC.Name)
 	u.restored = j.Bridge.Name
 	return nil
 }
@@ -154,17 +154,17 @@ func (u *uninstall) openVSwitch(ctx context.Context) error {
 	}
 	for _, b := range m.Bridges {
 		if b != u.restored {
-			u.say("bridge %s removed", b)
+			u.printf("bridge %s removed", b)
 		}
 	}
 	if len(m.Ports) > 0 {
-		u.say("ports removed from bridges that stay: %s", strings.Join(m.Ports, ", "))
+		u.printf("ports removed from bridges that stay: %s", strings.Join(m.Ports, ", "))
 	}
 	if m.Zones > 0 {
-		u.say("timeouts of %d conntrack zones removed", m.Zones)
+		u.printf("timeouts of %d conntrack zones removed", m.Zones)
 	}
 	if m.Keys {
-		u.say("Fairlead's keys in Open vSwitch's configuration removed")
+		u.printf("Fairlead's keys in Open vSwitch's configuration removed")
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked)
 	if db.Running() && vswitchd.Running(u.OVSRunDir) {
 		ctx, cancel := context.WithTimeout(ctx, takenWait)
 		defer cancel()
-		return db.WaitTaken(ctx)
+		return db.WaitApplied(ctx)
 	}
 	var errs []error
 	for _, device := range m.Devices {
@@ -191,12 +191,12 @@ func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked)
 func (u *uninstall) veths(context.Context) error {
 	names, err := link.RemoveAll(u.DryRun)
 	if len(names) > 0 {
-		u.say("%d pod interfaces removed: these pods have no network now. Delete them when another network is installed",
+		u.printf("%d pod interfaces removed: these pods have no network now. Delete them when another network is installed",
 			len(names))
 	}
 	removed, rerr := link.RemoveNetns(api.ReachEnd, u.DryRun)
 	if removed {
-		u.say("network namespace %s removed", api.ReachEnd)
+		u.printf("network namespace %s removed", api.ReachEnd)
 	}
 	return errors.Join(err, rerr)
 }
@@ -204,7 +204,7 @@ func (u *uninstall) veths(context.Context) error {
 func (u *uninstall) routes(context.Context) error {
 	n, err := route.RemoveAll(u.DryRun)
 	if n > 0 {
-		u.say("%d routes removed", n)
+		u.printf("%d routes removed", n)
 	}
 	return err
 }
@@ -212,7 +212,7 @@ func (u *uninstall) routes(context.Context) error {
 func (u *uninstall) iptables(ctx context.Context) error {
 	changes, err := nat.RemoveAll(ctx, u.DryRun)
 	for _, c := range changes {
-		u.say("%s", c)
+		u.printf("%s", c)
 	}
 	return err
 }
@@ -220,7 +220,7 @@ func (u *uninstall) iptables(ctx context.Context) error {
 func (u *uninstall) plugins(context.Context) error {
 	did, err := conflist.Plugins{BinDir: conflist.DefaultBinDir, Kept: conflist.DefaultKept}.Uninstall(u.DryRun)
 	for _, d := range did {
-		u.say("%s", d)
+		u.printf("%s", d)
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func (u *uninstall) state(context.Context) error {
 			}
 		}
 		if removed {
-			u.say("state in %s removed", dir)
+			u.printf("state in %s removed", dir)
 		}
 		if !u.DryRun {
 			_ = os.Remove(dir) // it may be a mount point, or not empty

@@ -55,7 +55,7 @@ func (n *Uplink) followInterfaces(ctx context.Context, subscribe func(context.Co
 		one, cancel := context.WithCancel(ctx)
 		s, err := subscribe(one)
 		if failed {
-			n.look.Notify()
+			n.check.Notify()
 		}
 		if err == nil {
 			failed = false
@@ -87,16 +87,16 @@ func (n *Uplink) follow(ctx context.Context, s notifications) error {
 				return errors.New("the kernel's notifications of interfaces have ended")
 			case l.Attrs().Name == datapath.BridgeName:
 				bridge = l.Attrs().Index
-				n.look.Notify()
+				n.check.Notify()
 			case l.Attrs().Name == n.state.Load().nic:
-				n.look.Notify()
+				n.check.Notify()
 			}
 		case a, ok := <-s.addrs:
 			if !ok {
 				return errors.New("the kernel's notifications of addresses have ended")
 			}
 			if !a.NewAddr && (bridge == 0 || a.LinkIndex == bridge) {
-				n.look.Notify()
+				n.check.Notify()
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // After notifications of either kind end, they are requested again, and what was missed is checked.
 func TestFollowAgain(t *testing.T) {
-	n := &Uplink{look: signal.New(), every: api.DefaultIntervals().Agent}
+	n := &Uplink{check: signal.New(), every: api.DefaultIntervals().Agent}
 	n.state.Store(&state{})
 	subscriptions := make(chan notifications)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +39,7 @@ func TestFollowAgain(t *testing.T) {
 	looks := func(after string) {
 		t.Helper()
 		select {
-		case <-n.look:
+		case <-n.check:
 		case <-time.After(time.Minute):
 			t.Fatalf("no look at the uplink after %s", after)
 		}

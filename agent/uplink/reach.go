@@ -18,16 +18,16 @@ import (
 // reach is what Run remembers about an attached uplink between two checks: whether br-uplink is as it was created, and
 // whether the host reaches its gateway or the API server.
 type reach struct {
-	bridge *openflow.Switch // the connection to br-uplink; nil: none
-	looked time.Time
+	bridge    *openflow.Switch // the connection to br-uplink; nil: none
+	checkedAt time.Time
 	// failed are the consecutive checks at which neither gateway nor API server answered. rebuilt: br-uplink was recreated
-	// since the first. told: it was logged that the uplink is not the cause.
-	failed        int
-	rebuilt, told bool
+	// since the first. reported: it was logged that the uplink is not the cause.
+	failed            int
+	rebuilt, reported bool
 }
 
 // forget resets r when the host reaches them, or that cannot be judged.
-func (r *reach) forget() { r.failed, r.rebuilt, r.told = 0, false, false }
+func (r *reach) forget() { r.failed, r.rebuilt, r.reported = 0, false, false }
 
 func (r *reach) close() {
 	if r.bridge != nil {
@@ -48,7 +48,7 @@ func (n *Uplink) revertFlows(ctx context.Context) (steps []string, err error) {
 	if err != nil {
 		n.reach.close()
 		n.log.V(2).Info("the flows of "+datapath.BridgeName+" could not be read", "reason", err.Error())
-		return nil, nil // ovs-vswitchd may be starting or stopping, which Mend and RunYield handle
+		return nil, nil // ovs-vswitchd may be starting or stopping, which Repair and RunYield handle
 	}
 	if len(differences) == 0 {
 		return nil, nil
@@ -81,10 +81,10 @@ func (n *Uplink) differences(ctx context.Context) (d []string, err error) {
 // does not help, the NIC is returned to the host. A gateway that is off costs only a few frames per check.
 func (n *Uplink) checkReached(ctx context.Context) {
 	r := &n.reach
-	if r.failed == 0 && time.Since(r.looked) < n.every.Uplink/2 { // the last check was for an event
+	if r.failed == 0 && time.Since(r.checkedAt) < n.every.Uplink/2 { // the last check was for an event
 		return
 	}
-	r.looked = time.Now()
+	r.checkedAt = time.Now()
 	if !n.forwards(ctx) || !n.uplink.Carrier() {
 		r.forget()
 		return
@@ -94,28 +94,28 @@ func (n *Uplink) checkReached(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err == nil:
-		if r.told || r.rebuilt {
+		if r.reported || r.rebuilt {
 			n.log.Info("the default gateway or the API server answers again", "nic", n.state.Load().nic)
 		}
 		r.forget()
 		return
 	}
 	if r.failed++; r.failed == 1 {
-		n.look.Notify() // a lost frame is no reason to act
+		n.check.Notify() // a lost frame is no reason to act
 		return
 	}
 	if wire := n.uplink.OnWire(ctx); wire != nil {
-		if !r.told {
+		if !r.reported {
 			n.log.Error(errors.Join(err, wire), "no gateway answers, with or without Open vSwitch; the NIC stays attached")
-			r.told = true
+			r.reported = true
 		}
 		return
 	}
-	n.cure(ctx, fmt.Errorf("the default gateway answers on the NIC itself, but not through Open vSwitch: %w", err))
+	n.recreateOrRollBack(ctx, fmt.Errorf("the default gateway answers on the NIC itself, but not through Open vSwitch: %w", err))
 }
 
-// cure recreates br-uplink, or, if that did not help, rolls the attach back.
-func (n *Uplink) cure(ctx context.Context, why error) {
+// recreateOrRollBack recreates br-uplink, or, if that did not help, rolls the attach back.
+func (n *Uplink) recreateOrRollBack(ctx context.Context, why error) {
 	r := &n.reach
 	if !r.rebuilt {
 		r.rebuilt = true
@@ -124,7 +124,7 @@ func (n *Uplink) cure(ctx context.Context, why error) {
 		steps, err := n.uplink.Rebuild(ctx)
 		n.metrics.Loop.Drift.WithLabelValues("uplink").Add(float64(len(steps)))
 		n.done(err)
-		n.look.Notify()
+		n.check.Notify()
 		return
 	}
 	r.forget()

@@ -40,7 +40,7 @@ type Uplink struct {
 	metrics *status.Metrics
 	// Changed is notified when the uplink was repaired or is gone.
 	Changed signal.Signal
-	look    signal.Signal // makes Run check the uplink
+	check   signal.Signal // makes Run check the uplink
 
 	// Waits reports whether ovs-vswitchd forwards nothing new yet because it waits for flows (flow-restore-wait); nil
 	// while that is unknown. It is set once, before Attach.
@@ -71,7 +71,7 @@ var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMod
 func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client,
 	m *status.Metrics, log logr.Logger) *Uplink {
 	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
-		Changed: signal.New(), look: signal.New()}
+		Changed: signal.New(), check: signal.New()}
 	n.state.Store(&state{why: errNoBridging})
 	m.Health.UplinkWanted.Set(status.Flag(cfg.EnableBridgingMode))
 	m.Registry.MustRegister(steerCounts{n})
@@ -95,7 +95,7 @@ func attachedState(u *datapath.Uplink) *state {
 
 // Holder is the interface that has the addresses which, according to the config, are on name, which may be a pattern.
 func (n *Uplink) Holder(name string) string {
-	if s := n.state.Load(); s.attached && link.Fits(name, s.nic) {
+	if s := n.state.Load(); s.attached && link.Matches(name, s.nic) {
 		return s.holder
 	}
 	return name
@@ -234,17 +234,17 @@ func (n *Uplink) reached(ctx context.Context) error {
 
 // retry retries an attach that was refused or rolled back, for whatever reason: a NIC may come up or get its addresses
 // late, a gateway may start later than its node, and a disk may be full for a while. What was restored manually waits
-// for a manual attach, or for the next start: "fairlead-agent uplink attach" is another process, and Mend reads what it
-// has done.
+// for a manual attach, or for the next start: "fairlead-agent uplink attach" is another process, and Repair reads what
+// it has done.
 func (n *Uplink) retry(ctx context.Context) {
 	before := n.Ready()
-	_, err := n.uplink.Mend(ctx)
+	_, err := n.uplink.Repair(ctx)
 	if err == nil && !n.uplink.Attached() {
 		err = n.uplink.Finish(ctx)
 	}
 	if err == nil && !n.uplink.Attached() && !n.uplink.Manual() && n.nic != "" {
 		p := n.plan(n.nic)
-		p.Unasked = true
+		p.Automatic = true
 		n.attach(ctx, p)
 	} else {
 		n.done(err)
@@ -269,7 +269,7 @@ func (n *Uplink) Run(ctx context.Context) {
 	following.Go(func() { n.followInterfaces(ctx, subscribe) })
 	defer following.Wait()
 	defer n.reach.close()
-	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
+	signal.Loop(ctx, n.every.Uplink, n.check, n.repair)
 }
 
 // leave restores what is left of an uplink that the config no longer wants.
@@ -287,7 +287,7 @@ func (n *Uplink) repair(ctx context.Context) {
 		n.retry(ctx)
 		return
 	}
-	changes, err := n.uplink.Mend(ctx)
+	changes, err := n.uplink.Repair(ctx)
 	if err == nil && len(changes) == 0 && n.uplink.Attached() && n.forwards(ctx) {
 		changes, err = n.revertFlows(ctx)
 	}

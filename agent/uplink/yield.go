@@ -18,34 +18,34 @@ const (
 	// nothing passes a userspace datapath from then on, while the kernel datapath continues with the flows that it has.
 	// Both are longer than a restart of the process takes.
 	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
-	// hung is how long ovs-vswitchd may hang before that: a large configuration keeps it busy for seconds.
-	hung = 20 * time.Second
-	// askEvery is how often it is checked whether it hangs.
-	askEvery = 2 * time.Second
+	// hangTimeout is how long ovs-vswitchd may hang before that: a large configuration keeps it busy for seconds.
+	hangTimeout = 20 * time.Second
+	// hangCheckEvery is how often it is checked whether it hangs.
+	hangCheckEvery = 2 * time.Second
 )
 
 // watch is what RunYield remembers about ovs-vswitchd between two checks.
 type watch struct {
-	start   string    // of the one that runs; empty: none does
-	since   time.Time // of that start, or death
-	asked   time.Time // when it was last checked whether it hangs
-	silent  time.Time // since when it hangs; zero: it does not
-	yielded bool      // the NIC was returned to the host for that
+	start         string    // of the one that runs; empty: none does
+	since         time.Time // of that start, or death
+	hangCheckedAt time.Time // when it was last checked whether it hangs
+	silent        time.Time // since when it hangs; zero: it does not
+	yielded       bool      // the NIC was returned to the host for that
 }
 
-// look checks whether ovs-vswitchd runs, and, every askEvery, whether it hangs.
-func (w *watch) look(ctx context.Context, runDir string) {
+// check finds out whether ovs-vswitchd runs, and, every hangCheckEvery, whether it hangs.
+func (w *watch) check(ctx context.Context, runDir string) {
 	if now := vswitchd.RunningStartID(runDir); now != w.start {
 		*w = watch{start: now, since: time.Now()}
 	}
-	if w.start == "" || time.Since(w.asked) < askEvery {
+	if w.start == "" || time.Since(w.hangCheckedAt) < hangCheckEvery {
 		return
 	}
-	w.asked = time.Now()
+	w.hangCheckedAt = time.Now()
 	if hangs := vswitchd.Hangs(ctx, runDir); !hangs {
 		w.silent, w.yielded = time.Time{}, false
 	} else if w.silent.IsZero() {
-		w.silent = w.asked
+		w.silent = w.hangCheckedAt
 	}
 }
 
@@ -54,7 +54,7 @@ func (w *watch) why(dead time.Duration) string {
 	switch {
 	case w.start == "" && time.Since(w.since) >= dead:
 		return datapath.VswitchdDead
-	case !w.silent.IsZero() && time.Since(w.silent) >= hung:
+	case !w.silent.IsZero() && time.Since(w.silent) >= hangTimeout:
 		return datapath.VswitchdHangs
 	}
 	return ""
@@ -72,13 +72,13 @@ func (n *Uplink) RunYield(ctx context.Context) {
 	}
 	w := watch{start: vswitchd.RunningStartID(n.cfg.OVSRunDir), since: time.Now()}
 	signal.Loop(ctx, n.every.Vswitchd, nil, func(ctx context.Context) {
-		w.look(ctx, n.cfg.OVSRunDir)
+		w.check(ctx, n.cfg.OVSRunDir)
 		if w.start != "" && w.silent.IsZero() && n.away.Load() {
-			n.look.Notify()
+			n.check.Notify()
 		}
 		if why := w.why(dead); why != "" && !w.yielded {
 			w.yielded = n.yield(ctx, why)
-			n.look.Notify()
+			n.check.Notify()
 		}
 	})
 }

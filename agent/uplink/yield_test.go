@@ -65,7 +65,7 @@ func TestItIsAskedWhetherItHangs(t *testing.T) {
 		hangs bool
 	}{
 		"never asked":    {true, time.Time{}, true},
-		"asked before":   {true, now.Add(-askEvery), true},
+		"asked before":   {true, now.Add(-hangCheckEvery), true},
 		"asked just now": {true, now.Add(time.Hour), false},
 		"none runs":      {false, time.Time{}, false},
 	} {
@@ -74,12 +74,12 @@ func TestItIsAskedWhetherItHangs(t *testing.T) {
 		if c.runs {
 			runs(t, dir)
 		}
-		w := watch{start: vswitchd.RunningStartID(dir), asked: c.asked}
-		if w.look(t.Context(), dir); w.silent.IsZero() == c.hangs {
+		w := watch{start: vswitchd.RunningStartID(dir), hangCheckedAt: c.asked}
+		if w.check(t.Context(), dir); w.silent.IsZero() == c.hangs {
 			t.Errorf("%s: it hangs since %s, want that it is seen: %t", what, w.silent, c.hangs)
 		}
-		if asks := w.asked != c.asked; asks != c.hangs {
-			t.Errorf("%s: it was asked: %t", what, asks)
+		if checks := w.hangCheckedAt != c.asked; checks != c.hangs {
+			t.Errorf("%s: it was checked: %t", what, checks)
 		}
 	}
 }

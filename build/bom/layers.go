@@ -29,8 +29,8 @@ type imageConfig struct {
 	} `json:"history"`
 }
 
-// tellLayers prints the layers, the lowest first, and writes the SBOM into dir if it is not empty.
-func tellLayers(out io.Writer, archive, dir string) error {
+// printLayers prints the layers, the lowest first, and writes the SBOM into dir if it is not empty.
+func printLayers(out io.Writer, archive, dir string) error {
 	var all []manifest
 	if err := readJSON(archive, "manifest.json", &all); err != nil {
 		return err

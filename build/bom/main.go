@@ -44,7 +44,7 @@ func run(args []string, stdout io.Writer) error {
 	case args[0] == "licences" && f.NArg() > 0 && *out != "":
 		return writeLicences(*out, f.Args())
 	case args[0] == "layers" && f.NArg() == 1:
-		return tellLayers(stdout, f.Arg(0), *extract)
+		return printLayers(stdout, f.Arg(0), *extract)
 	}
 	return fmt.Errorf("invalid arguments %q\n%s", args, usage)
 }

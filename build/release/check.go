@@ -22,7 +22,7 @@ func (r release) check() (notes string, err error) {
 			"after the v, without metadata (+)", r.version)
 	}
 	notes, noNotes := r.notes()
-	errs := []error{noNotes, r.clean(), r.tag()}
+	errs := []error{noNotes, r.checkClean(), r.tag()}
 	if !slices.Contains([]string{"amd64", "arm64", "amd64 arm64", "arm64 amd64"}, strings.Join(r.arches, " ")) {
 		errs = append(errs, fmt.Errorf("ARCHES=%q is not a list of architectures: amd64, arm64, or both", strings.Join(r.arches, " ")))
 	}
@@ -66,8 +66,8 @@ func (r release) notes() (string, error) {
 	return "# Fairlead " + r.version + "\n\n" + body + "\n", nil
 }
 
-// clean refuses a working copy that differs from its commit.
-func (r release) clean() error {
+// checkClean refuses a working copy that differs from its commit.
+func (r release) checkClean() error {
 	changed, err := r.git("status", "--porcelain")
 	if err == nil && changed != "" {
 		err = fmt.Errorf("these differ from the commit: commit or remove them\n%s", changed)

@@ -65,7 +65,7 @@ func (r release) build() (dir string, err error) {
 		r.images,
 		func() error { return r.files(unfinished, notes) },
 		func() error { return r.imageFiles(unfinished) },
-		r.clean, // what was changed during the build may be in some files and not in others
+		r.checkClean, // what was changed during the build may be in some files and not in others
 		func() error { return writeSums(unfinished) },
 		func() error { return sign(unfinished, r.key) },
 		func() error { return os.Rename(unfinished, r.dir()) },

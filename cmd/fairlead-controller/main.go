@@ -56,15 +56,15 @@ Exit codes: 0 stopped by a signal, 1 run-time error, 2 invalid flags or config f
 		"unix socket that also serves /healthz and /readyz, so that several replicas can run on one node; only one of them listens on apiPort")
 	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
 	cli.Verbosity(c)
-	c.AddCommand(askCommand(&f.healthSocket))
+	c.AddCommand(queryCommand(&f.healthSocket))
 	c.CompletionOptions.DisableDefaultCmd = true
 	return c
 }
 
-// askTimeout ends a query: a running controller answers at once.
-const askTimeout = 10 * time.Second
+// queryTimeout ends a query: a running controller answers at once.
+const queryTimeout = 10 * time.Second
 
-func askCommand(socket *string) *cobra.Command {
+func queryCommand(socket *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ask healthz|readyz --health-socket PATH",
 		Short: "Queries the health of the controller that serves a socket",
@@ -82,9 +82,9 @@ else with 1 and the reason.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
+			ctx, cancel := context.WithTimeout(c.Context(), queryTimeout)
 			defer cancel()
-			return controller.Ask(ctx, *socket, args[0])
+			return controller.Query(ctx, *socket, args[0])
 		},
 	}
 }

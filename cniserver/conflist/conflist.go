@@ -86,7 +86,7 @@ func Write(ctx context.Context, c Config) (Written, error) {
 	if err := os.MkdirAll(filepath.Dir(c.Path), 0o755); err != nil {
 		return Written{}, fmt.Errorf("making the directory of the CNI network configuration: %w", err)
 	}
-	if out.Beaten = beaten(c.Path); out.Beaten != nil {
+	if out.Beaten = checkFirst(c.Path); out.Beaten != nil {
 		out.Warnings = append(out.Warnings, out.Beaten.Error())
 	}
 	if there, err := os.ReadFile(c.Path); err == nil && begins(there, content) {
@@ -202,8 +202,8 @@ func intersect(a, b []string) []string {
 	return both
 }
 
-// beaten returns an error if the runtime will use another file than path: it uses the first by name.
-func beaten(path string) error {
+// checkFirst returns an error if the runtime will use another file than path: it uses the first by name.
+func checkFirst(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil
@@ -214,15 +214,15 @@ func beaten(path string) error {
 			return nil
 		}
 		other := filepath.Join(filepath.Dir(path), name)
-		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) && !leadsHere(other) {
+		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) && !callsFairlead(other) {
 			return fmt.Errorf("the runtime uses %s instead of %s: it takes the first file by name. Remove it, unless it calls Fairlead", other, filepath.Base(path))
 		}
 	}
 	return nil
 }
 
-// leadsHere reports whether that network configuration calls Fairlead, itself or through Multus.
-func leadsHere(path string) bool {
+// callsFairlead reports whether that network configuration calls Fairlead, itself or through Multus.
+func callsFairlead(path string) bool {
 	content, err := os.ReadFile(path)
 	return err == nil && (bytes.Contains(content, []byte("fairlead")) || bytes.Contains(content, []byte("multus")))
 }

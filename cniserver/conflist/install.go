@@ -91,7 +91,7 @@ func (p Plugins) install(name string, from program) (changed bool, err error) {
 			return false, fmt.Errorf("saving a copy of %s: %w", path, err)
 		}
 	}
-	if err := p.note(name, path, from); err != nil {
+	if err := p.recordInstall(name, path, from); err != nil {
 		return false, err
 	}
 	if isInstalled(path, from) {

@@ -235,7 +235,7 @@ func TestKilledWhileInstalling(t *testing.T) {
 	if err := p.keep("portmap", comes); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.note("portmap", filepath.Join(p.BinDir, "portmap"), comes); err != nil {
+	if err := p.recordInstall("portmap", filepath.Join(p.BinDir, "portmap"), comes); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Uninstall(false); err != nil || !slices.Equal(tree(t, p.BinDir), before) {
@@ -245,7 +245,7 @@ func TestKilledWhileInstalling(t *testing.T) {
 	if _, err := p.install("portmap", old); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.note("portmap", filepath.Join(p.BinDir, "portmap"), comes); err != nil {
+	if err := p.recordInstall("portmap", filepath.Join(p.BinDir, "portmap"), comes); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Uninstall(false); err != nil || !slices.Equal(tree(t, p.BinDir), before) {

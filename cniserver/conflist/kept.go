@@ -17,8 +17,8 @@ import (
 // Kept has for each installed plugin a file NAME.installed with the digests of the files installed under that name, the
 // last one at the end, and NAME.before, a copy of the previous file, if there was one.
 
-func (p Plugins) noteFile(name string) string { return filepath.Join(p.Kept, name+".installed") }
-func (p Plugins) copyFile(name string) string { return filepath.Join(p.Kept, name+".before") }
+func (p Plugins) recordPath(name string) string { return filepath.Join(p.Kept, name+".installed") }
+func (p Plugins) copyFile(name string) string   { return filepath.Join(p.Kept, name+".before") }
 
 // program is a file as it was when it was read. Programs have megabytes, more than the agent's data of most clusters:
 // they are read as a stream, and identified by their digests.
@@ -39,7 +39,7 @@ func readProgram(path string) (program, error) {
 
 // installed reports whether Fairlead has installed the file of that name in BinDir.
 func (p Plugins) installed(name string) (bool, error) {
-	note, err := os.ReadFile(p.noteFile(name))
+	note, err := os.ReadFile(p.recordPath(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -97,7 +97,7 @@ func duplicate(from, to string) error {
 
 // forget removes copy and record.
 func (p Plugins) forget(name string) error {
-	for _, file := range []string{p.copyFile(name), p.noteFile(name)} {
+	for _, file := range []string{p.copyFile(name), p.recordPath(name)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -105,19 +105,19 @@ func (p Plugins) forget(name string) error {
 	return nil
 }
 
-// note adds to the record that from is installed. The digest of the current file stays in it: if the process is killed
-// before the new file is in place, the current one is still recognised.
-func (p Plugins) note(name, path string, from program) error {
+// recordInstall adds to the record that from is installed. The digest of the current file stays in it: if the process
+// is killed before the new file is in place, the current one is still recognised.
+func (p Plugins) recordInstall(name, path string, from program) error {
 	lines := from.digest + "\n"
 	if there, err := readProgram(path); err == nil && there.digest != from.digest {
 		if ours, err := p.installed(name); err == nil && ours {
 			lines = there.digest + "\n" + lines
 		}
 	}
-	if old, err := os.ReadFile(p.noteFile(name)); err == nil && string(old) == lines {
+	if old, err := os.ReadFile(p.recordPath(name)); err == nil && string(old) == lines {
 		return nil
 	}
-	return atomicfile.Write(p.noteFile(name), []byte(lines), 0o644)
+	return atomicfile.Write(p.recordPath(name), []byte(lines), 0o644)
 }
 
 // Uninstall restores what was replaced, and removes what was added. Files that were installed there since are left

@@ -78,15 +78,15 @@ func usage() string {
 func verbs(deadline time.Time, result *[]byte) skel.CNIFuncs {
 	call := func(verb string) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) (err error) {
-			*result, err = ask(deadline, verb, args)
+			*result, err = send(deadline, verb, args)
 			return err
 		}
 	}
 	return skel.CNIFuncs{Add: call("ADD"), Del: call("DEL"), Check: call("CHECK"), GC: call("GC"), Status: call("STATUS")}
 }
 
-// ask sends the call to the agent and returns its result.
-func ask(deadline time.Time, verb string, args *skel.CmdArgs) ([]byte, error) {
+// send sends the call to the agent and returns its result.
+func send(deadline time.Time, verb string, args *skel.CmdArgs) ([]byte, error) {
 	socket, err := socketOf(args.StdinData)
 	if err != nil {
 		return nil, err

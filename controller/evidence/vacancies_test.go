@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// If an API server takes an hour to answer the first look, a look shortly after it does not see a Pod that was created
-// meanwhile: the grace period starts with the answer.
+// If an API server takes an hour to answer the first check, a check shortly after it does not see a Pod that was
+// created meanwhile: the grace period starts with the answer.
 func TestGraceStartsWithTheAnswer(t *testing.T) {
 	const grace = 10 * time.Minute
 	podCIDRs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	l := &look{at: time.Now().Add(-time.Hour), since: map[netip.Prefix]time.Time{}}
+	l := &nodeCheck{at: time.Now().Add(-time.Hour), since: map[netip.Prefix]time.Time{}}
 	for _, began := range []time.Time{l.at, time.Now(), time.Now().Add(grace / 2)} {
 		l.at = began
 		if got := l.vacant(reclaim.ClusterNode{}, nil, podCIDRs, grace); len(got) > 0 {
@@ -33,9 +33,9 @@ func TestGraceStartsWithTheAnswer(t *testing.T) {
 func TestGraceStartsAgainAfterNoAnswer(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.1.0/24")
 	v := Vacancies{Client: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}), // nobody listens there
-		Grace: time.Minute, looks: map[string]*look{"u": {since: map[netip.Prefix]time.Time{p: time.Now()}}}}
-	got, err := v.Look(t.Context(), "n", "u", []netip.Prefix{p})
-	if err == nil || len(got) > 0 || len(v.looks["u"].since) > 0 {
-		t.Errorf("%v is vacant, %v, and counts are %v", got, err, v.looks["u"].since)
+		Grace: time.Minute, checks: map[string]*nodeCheck{"u": {since: map[netip.Prefix]time.Time{p: time.Now()}}}}
+	got, err := v.Check(t.Context(), "n", "u", []netip.Prefix{p})
+	if err == nil || len(got) > 0 || len(v.checks["u"].since) > 0 {
+		t.Errorf("%v is vacant, %v, and counts are %v", got, err, v.checks["u"].since)
 	}
 }

@@ -26,8 +26,8 @@ type UsedAt struct {
 // forecasts nothing for a minute.
 type Growth map[string][]UsedAt
 
-// Note records the current usage. Pools that are gone are dropped.
-func (g Growth) Note(now time.Time, reports map[string]api.IPPoolStatus) {
+// Record records the current usage. Pools that are gone are dropped.
+func (g Growth) Record(now time.Time, reports map[string]api.IPPoolStatus) {
 	for name := range g {
 		if _, there := reports[name]; !there {
 			delete(g, name)

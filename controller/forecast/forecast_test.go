@@ -28,7 +28,7 @@ func TestForecast(t *testing.T) {
 		g := Growth{}
 		for m := range c.most + 1 {
 			for s := 0; s < 60; s += 5 {
-				g.Note(start.Add(time.Duration(m)*time.Minute+time.Duration(s)*time.Second),
+				g.Record(start.Add(time.Duration(m)*time.Minute+time.Duration(s)*time.Second),
 					map[string]api.IPPoolStatus{"p": {Usage: &api.PoolUsage{Used: c.used(m)}}})
 				if m == c.most {
 					break
@@ -42,7 +42,7 @@ func TestForecast(t *testing.T) {
 		if len(g["p"]) > 362 {
 			t.Errorf("%s: %d values are kept", name, len(g["p"]))
 		}
-		if g.Note(start, nil); len(g) > 0 {
+		if g.Record(start, nil); len(g) > 0 {
 			t.Errorf("%s: a pool that is gone is remembered", name)
 		}
 	}

@@ -40,10 +40,10 @@ func NewView(pools []*api.IPPool, namespaces []*corev1.Namespace) View {
 // Needs is what a StatefulSet needs: an address of each family for each of n pods, from ordinal first on. It is pure.
 type Needs struct {
 	View
-	Set      *appsv1.StatefulSet
-	first, n int
-	families []int
-	Asked    selection.PoolRequest
+	Set       *appsv1.StatefulSet
+	first, n  int
+	families  []int
+	Requested selection.PoolRequest
 	// Err says why the set cannot have what it asks for.
 	Err error
 }
@@ -59,19 +59,19 @@ func (v View) Needs(set *appsv1.StatefulSet) Needs {
 	}
 	template := selection.Object{Name: "StatefulSet " + set.Namespace + "/" + set.Name, Annotations: set.Spec.Template.Annotations}
 	in := selection.Object{Name: "Namespace " + set.Namespace, Annotations: v.namespaces[set.Namespace]}
-	if !selection.Asks(template, in) {
+	if !selection.RequestsPool(template, in) {
 		return n
 	}
 	if _, n.Err = template.Sticky(); n.Err != nil {
 		return n
 	}
-	if n.Asked, n.Err = selection.ReadSet(template, in); n.Err != nil {
+	if n.Requested, n.Err = selection.ReadSet(template, in); n.Err != nil {
 		return n
 	}
-	for _, name := range n.Asked.Pools {
+	for _, name := range n.Requested.Pools {
 		p, err := pool.Read(v.pools[name])
 		if err != nil { // Choose has the better message
-			_, n.Err = n.Asked.Choose(selection.Known{IPPools: v.pools})
+			_, n.Err = n.Requested.Choose(selection.Known{IPPools: v.pools})
 			return n
 		}
 		if !slices.Contains(n.families, p.Family) {
@@ -114,8 +114,8 @@ func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 		if !ok {
 			continue
 		}
-		want, asks := named[s]
-		wanted := n.wants(s) && (!asks || want == addr)
+		want, requests := named[s]
+		wanted := n.wants(s) && (!requests || want == addr)
 		if n.Err != nil { // what it asks for is unknown, and may be the same as before
 			wanted = s.Ordinal >= n.first && s.Ordinal < n.first+n.n
 		}
@@ -131,11 +131,11 @@ func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 // named are the addresses that the set requests.
 func (n Needs) named(slots []Slot) map[Slot]netip.Addr {
 	out := map[Slot]netip.Addr{}
-	if len(n.Asked.PodIPs) == 0 {
+	if len(n.Requested.PodIPs) == 0 {
 		return out
 	}
 	for _, s := range slots {
-		of, err := n.Asked.Of(s.Ordinal - n.first)
+		of, err := n.Requested.Of(s.Ordinal - n.first)
 		if err != nil { // fewer addresses than pods: this one gets none
 			out[s] = netip.Addr{}
 		}
@@ -150,7 +150,7 @@ func (n Needs) named(slots []Slot) map[Slot]netip.Addr {
 
 // Choose returns the pools that the set asks for.
 func (n Needs) Choose(others pool.Others) ([]pool.Pool, error) {
-	return n.Asked.Choose(selection.Known{IPPools: n.pools, Others: others})
+	return n.Requested.Choose(selection.Known{IPPools: n.pools, Others: others})
 }
 
 // Reservation is the reservation of an ordinal's address.
@@ -177,8 +177,8 @@ func (n Needs) Allocations(made []Choice) (out []api.IPAllocation) {
 // PodOf is the name of the pod of an ordinal.
 func (n Needs) PodOf(ordinal int) string { return n.Set.Name + "-" + strconv.Itoa(ordinal) }
 
-// Lacks is a message about the pods without a reserved address.
-func (n Needs) Lacks(rest []Slot) string {
+// ShortageText is a message about the pods without a reserved address.
+func (n Needs) ShortageText(rest []Slot) string {
 	const most = 5
 	var pods []string
 	for _, s := range rest {
@@ -190,7 +190,7 @@ func (n Needs) Lacks(rest []Slot) string {
 	if count > most {
 		pods = append(pods[:most:most], fmt.Sprintf("and %d more", count-most))
 	}
-	why := "no address is free in IPPool " + strings.Join(n.Asked.Pools, ", ") + ": extend spec.ipRanges, or scale the StatefulSet down"
+	why := "no address is free in IPPool " + strings.Join(n.Requested.Pools, ", ") + ": extend spec.ipRanges, or scale the StatefulSet down"
 	for _, s := range rest {
 		if addr, named := n.named(rest)[s]; named && addr.IsValid() {
 			why = fmt.Sprintf("%s, which the annotation %s names, has another owner: kubectl get ipallocation %s shows it. "+

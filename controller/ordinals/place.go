@@ -104,7 +104,7 @@ func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []S
 		case q == "" || p.isUsed(addr):
 			rest = append(rest, s)
 		default:
-			chosen = append(chosen, p.take(s, addr, q))
+			chosen = append(chosen, p.choose(s, addr, q))
 		}
 	}
 	if len(free) == 0 {
@@ -117,7 +117,7 @@ func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []S
 	for _, s := range free {
 		addr := first
 		if !ok {
-			addr = p.any()
+			addr = p.firstFree()
 		} else {
 			addr = plus(first, s.Ordinal-free[0].Ordinal)
 		}
@@ -125,7 +125,7 @@ func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []S
 			rest = append(rest, s)
 			continue
 		}
-		chosen = append(chosen, p.take(s, addr, p.poolOf(addr)))
+		chosen = append(chosen, p.choose(s, addr, p.poolOf(addr)))
 	}
 	return chosen, rest
 }
@@ -153,8 +153,8 @@ func (p placed) block(slots []Slot) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// any is the first free address, invalid if there is none.
-func (p placed) any() netip.Addr {
+// firstFree is the first free address, invalid if there is none.
+func (p placed) firstFree() netip.Addr {
 	for _, q := range p.from {
 		if first, ok := q.Block(p.used, 1); ok {
 			return first
@@ -186,7 +186,7 @@ func (p *placing) isUsed(addr netip.Addr) bool {
 	return used
 }
 
-func (p *placing) take(s Slot, addr netip.Addr, pool string) Choice {
+func (p *placing) choose(s Slot, addr netip.Addr, pool string) Choice {
 	i, _ := slices.BinarySearchFunc(p.used, addr, netip.Addr.Compare)
 	p.used = slices.Insert(p.used, i, addr)
 	p.have[s] = addr

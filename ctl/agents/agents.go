@@ -47,8 +47,8 @@ type Answer struct {
 	Reach *api.AgentReach `json:"reach,omitempty"`
 	// Refused is why it does not probe the node in question.
 	Refused string `json:"refused,omitempty"`
-	// Unasked is why it was not queried.
-	Unasked string `json:"-"`
+	// NotQueried is why it was not queried.
+	NotQueried string `json:"-"`
 }
 
 // Failure is why the question has no answer; nil if it has one.
@@ -61,9 +61,9 @@ func (a Answer) Failure() error {
 
 // Side is the answer as one end of a pair of nodes, or of all pairs if peer is empty.
 func (a Answer) Side(peer string) reach.Side {
-	s := reach.Side{Node: a.Node, Unasked: cmp.Or(a.Unasked, a.Error), Down: a.Unasked == "" && a.Error != ""}
+	s := reach.Side{Node: a.Node, NotQueried: cmp.Or(a.NotQueried, a.Error), Down: a.NotQueried == "" && a.Error != ""}
 	switch {
-	case s.Unasked != "":
+	case s.NotQueried != "":
 	case a.Reach == nil:
 		s.Idle = reach.IdleByConfig
 	case a.Reach.Problem != "":
@@ -78,27 +78,28 @@ func (a Answer) Side(peer string) reach.Side {
 			s.Idle = a.Refused
 		}
 		if peer == "" && len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
-			s.Unasked = "its agent is of an earlier version, which reports less"
+			s.NotQueried = "its agent is of an earlier version, which reports less"
 		}
 	}
 	return s
 }
 
-// Asker queries agents.
-type Asker struct {
+// Querier queries agents.
+type Querier struct {
 	Client *kube.Client
 	// Node is the config of the agent on this node; nil: this is no node, or its agent may not be queried.
 	Node *api.AgentConfig
 }
 
-// ask queries the agents of nodes, each about its peer, or about all nodes where that is empty: the agent of the own
-// node directly, as root, the others by a command in their Pods. Each has limit. The answers are in the order of nodes.
-func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, peer func(node string) string) (
+// query gets the answers of the agents of nodes, each about its peer, or about all nodes where that is empty: the agent
+// of the own node directly, as root, the others by a command in their Pods. Each has limit. The answers are in the
+// order of nodes.
+func (k Querier) query(ctx context.Context, limit time.Duration, nodes []string, peer func(node string) string) (
 	[]Answer, error) {
 	own, known := k.own(ctx), map[string]Answer{}
-	var asking sync.WaitGroup
+	var running sync.WaitGroup
 	if slices.Contains(nodes, own) {
-		asking.Go(func() {
+		running.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
 			known[own] = Here(ctx, *k.Node, peer(own))
@@ -106,7 +107,7 @@ func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, pee
 	}
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == own })
 	answers, err := inPods(ctx, k.Client, limit, others, peer)
-	asking.Wait()
+	running.Wait()
 	if err != nil {
 		return nil, cluster.Explain("the Pods of agents", err)
 	}
@@ -122,7 +123,7 @@ func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, pee
 }
 
 // own is the node on which this runs, as its agent reports; empty: it may not be queried, or does not answer.
-func (k Asker) own(ctx context.Context) string {
+func (k Querier) own(ctx context.Context) string {
 	if k.Node == nil {
 		return ""
 	}
@@ -133,10 +134,10 @@ func (k Asker) own(ctx context.Context) string {
 	return s.Node
 }
 
-// inPods queries the agents of nodes by commands in their Pods, otherwise as ask.
+// inPods queries the agents of nodes by commands in their Pods, otherwise as query.
 func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
 	peer func(node string) string) ([]Answer, error) {
-	said, err := InPods(ctx, client, limit, nodes, Command{"reach --node-local", func(node string, left time.Duration) []string {
+	results, err := InPods(ctx, client, limit, nodes, Command{"reach --node-local", func(node string, left time.Duration) []string {
 		args := []string{"-o", "json", "--timeout", max(left-reserve, time.Second).String()}
 		if p := peer(node); p != "" {
 			args = append(args, p)
@@ -144,14 +145,14 @@ func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes
 		return args
 	}})
 	var out []Answer
-	for _, s := range said {
+	for _, s := range results {
 		out = append(out, s.answer())
 	}
 	return out, err
 }
 
 // answer is the output of "fairleadctl reach --node-local".
-func (s Said) answer() Answer {
+func (s CommandResult) answer() Answer {
 	if s.Down {
 		return Answer{Node: s.Node, Error: s.Why}
 	}
@@ -160,7 +161,7 @@ func (s Said) answer() Answer {
 		a.Node = s.Node
 		return a
 	}
-	return Answer{Node: s.Node, Unasked: s.Why}
+	return Answer{Node: s.Node, NotQueried: s.Why}
 }
 
 // Command is a command of fairleadctl that runs in agents' Pods.
@@ -171,8 +172,8 @@ type Command struct {
 	More func(node string, left time.Duration) []string
 }
 
-// Said is the outcome of a command in the Pod of a node's agent.
-type Said struct {
+// CommandResult is the outcome of a command in the Pod of a node's agent.
+type CommandResult struct {
 	Node string
 	// Output is what it has printed to stdout, OK whether it has ended without an error.
 	Output []byte
@@ -184,17 +185,18 @@ type Said struct {
 
 // InPods runs a command in the Pods of the nodes' agents, each for at most limit. The result is in the order of nodes.
 // An error means that the Pods could not be listed.
-func InPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string, c Command) ([]Said, error) {
+func InPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
+	c Command) ([]CommandResult, error) {
 	list, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: api.AgentPodSelector})
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Said, len(nodes))
-	var asking sync.WaitGroup
+	out := make([]CommandResult, len(nodes))
+	var running sync.WaitGroup
 	free := make(chan struct{}, atOnce)
 	for i, node := range nodes {
-		asking.Go(func() {
+		running.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
 			ctx, cancel := context.WithTimeout(ctx, limit)
@@ -202,30 +204,30 @@ func InPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes
 			out[i] = c.inPod(ctx, client, list.Items, node, limit)
 		})
 	}
-	asking.Wait()
+	running.Wait()
 	return out, nil
 }
 
 // inPod runs it on one node.
 func (c Command) inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string,
-	left time.Duration) Said {
+	left time.Duration) CommandResult {
 	here := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Spec.NodeName != node })
 	if len(here) == 0 {
-		return Said{Node: node, Why: "it has no Pod of fairlead-agent. If the agent runs there without a Pod: sudo fairleadctl " +
+		return CommandResult{Node: node, Why: "it has no Pod of fairlead-agent. If the agent runs there without a Pod: sudo fairleadctl " +
 			c.Name + ", on that node"}
 	}
 	// A Pod that is being replaced may exist beside the new one.
 	slices.SortFunc(here, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	pod := here[0]
 	if why := notRunning(pod); why != "" {
-		return Said{Node: node, Down: true, Why: "its Pod does not run: " + why}
+		return CommandResult{Node: node, Down: true, Why: "its Pod does not run: " + why}
 	}
 	if end, bounded := ctx.Deadline(); bounded {
 		left = min(left, time.Until(end).Round(time.Second))
 	}
 	command := append([]string{"fairleadctl"}, strings.Fields(c.Name)...)
 	stdout, stderr, err := run(ctx, client, pod.Name, append(command, c.More(node, left)...))
-	return Said{Node: node, Output: stdout, OK: err == nil, Why: c.inWords(ctx, stderr, err)}
+	return CommandResult{Node: node, Output: stdout, OK: err == nil, Why: c.explain(ctx, stderr, err)}
 }
 
 // notRunning is why the agent's container does not run, according to kubelet's last status.
@@ -245,19 +247,19 @@ func notRunning(p corev1.Pod) string {
 	return ""
 }
 
-// inWords says why no answer came, and what to do, in the same words for all nodes that have the same reason.
-func (c Command) inWords(ctx context.Context, stderr []byte, err error) string {
-	said := strings.TrimSpace(string(stderr))
+// explain says why no answer came, and what to do, in the same words for all nodes that have the same reason.
+func (c Command) explain(ctx context.Context, stderr []byte, err error) string {
+	message := strings.TrimSpace(string(stderr))
 	switch {
 	case err != nil && strings.Contains(err.Error(), "is forbidden"): // an untyped error: it comes from an HTTP upgrade
 		return "agents are queried by commands in their Pods, which are not allowed with these credentials: they need a role " +
 			"with get and create on pods/exec in kube-system"
-	case strings.Contains(said, "unknown command"):
+	case strings.Contains(message, "unknown command"):
 		return "its agent is of an earlier version, without the command " + c.Name + ": upgrade it"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return "its Pod has not answered in time"
-	case said != "":
-		return said
+	case message != "":
+		return message
 	case err != nil:
 		return fmt.Sprintf("running a command in its Pod failed: %v", err)
 	}

@@ -34,9 +34,9 @@ const (
 
 // All queries the agents of all nodes about which other nodes' pods they do not reach, if they probe according to the
 // installed config; on a node, that node's own config decides first. The error is checks.ErrNotProbed if they do not.
-// unasked says which were not queried, and why.
-func (k Asker) All(ctx context.Context, v *cluster.View) (
-	answers []Answer, unasked string, err error) {
+// notQueried says which were not queried, and why.
+func (k Querier) All(ctx context.Context, v *cluster.View) (
+	answers []Answer, notQueried string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, allLimit)
 	defer cancel()
 	lacking := errors.New("their agents are queried by commands in their Pods, for which these credentials lack the rights (get and " +
@@ -45,7 +45,7 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 	case k.Node == nil:
 	case k.Node.Reachability != api.ReachabilityProbe:
 		return nil, "", checks.ErrNotProbed
-	case !k.mayAsk(ctx): // as in an agent's own Pod: nothing is tried that is forbidden
+	case !k.mayQuery(ctx): // as in an agent's own Pod: nothing is tried that is forbidden
 		return nil, "", lacking
 	}
 	m, err := k.Client.Kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
@@ -58,17 +58,17 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 	switch {
 	case err != nil || cfg.Reachability != api.ReachabilityProbe:
 		return nil, "", cmp.Or(err, checks.ErrNotProbed)
-	case k.Node == nil && !k.mayAsk(ctx):
+	case k.Node == nil && !k.mayQuery(ctx):
 		return nil, "", lacking
 	}
-	nodes, unasked := whom(v, k.own(ctx))
-	answers, err = k.ask(ctx, answerLimit, nodes, func(string) string { return "" })
-	return answers, unasked, err
+	nodes, notQueried := selectNodes(v, k.own(ctx))
+	answers, err = k.query(ctx, answerLimit, nodes, func(string) string { return "" })
+	return answers, notQueried, err
 }
 
-// mayAsk reports whether commands may be run in agents' Pods, and true if the API server does not say: by WebSocket
+// mayQuery reports whether commands may be run in agents' Pods, and true if the API server does not say: by WebSocket
 // that is a get, by SPDY, and by WebSocket from Kubernetes 1.35 on, a create.
-func (k Asker) mayAsk(ctx context.Context) bool {
+func (k Querier) mayQuery(ctx context.Context) bool {
 	for _, verb := range []string{"get", "create"} {
 		exec := &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceSystem, Verb: verb, Resource: "pods",
 			Subresource: "exec"}
@@ -82,13 +82,13 @@ func (k Asker) mayAsk(ctx context.Context) bool {
 	return true
 }
 
-// whom selects the nodes whose agents are queried, of those that may have one. Other nodes that are not ready are left
-// out: a query would only time out.
-func whom(v *cluster.View, own string) (nodes []string, unasked string) {
+// selectNodes returns the nodes whose agents are queried, of those that may have one. Other nodes that are not ready
+// are left out: a query would only time out.
+func selectNodes(v *cluster.View, own string) (nodes []string, notQueried string) {
 	left, away := 0, 0
 	all := slices.DeleteFunc(slices.Clone(v.Nodes), func(n cluster.Node) bool { return n.NoAgent != "" })
 	for _, n := range all {
-		told := slices.ContainsFunc(v.Warnings, func(w cluster.Warning) bool {
+		reported := slices.ContainsFunc(v.Warnings, func(w cluster.Warning) bool {
 			return w.Reason == reasonNotReached && w.About == "Node "+n.Name
 		})
 		switch {
@@ -96,7 +96,7 @@ func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 			nodes = append(nodes, n.Name)
 		case n.Ready != "True":
 			away++
-		case len(all) <= mostNodes || told:
+		case len(all) <= mostNodes || reported:
 			nodes = append(nodes, n.Name)
 		default:
 			left++
@@ -115,33 +115,33 @@ func whom(v *cluster.View, own string) (nodes []string, unasked string) {
 }
 
 // Sides is All for doctor.
-func (k Asker) Sides(ctx context.Context) (sides []reach.Side, notKnown []string, err error) {
+func (k Querier) Sides(ctx context.Context) (sides []reach.Side, notKnown []string, err error) {
 	v := cluster.Read(ctx, k.Client, cluster.Nodes, cluster.Warnings)
 	if err := v.Missing(cluster.Nodes, cluster.Warnings); err != nil {
 		return nil, nil, err
 	}
-	answers, unasked, err := k.All(ctx, v)
+	answers, notQueried, err := k.All(ctx, v)
 	if err != nil {
 		return nil, nil, err
 	}
-	if unasked != "" {
-		notKnown = append(notKnown, "reach: "+unasked)
+	if notQueried != "" {
+		notKnown = append(notKnown, "reach: "+notQueried)
 	}
 	for _, a := range answers {
 		sides = append(sides, a.Side(""))
 	}
-	if none := !slices.ContainsFunc(sides, func(s reach.Side) bool { return s.Unasked == "" }); none && len(sides) > 0 {
-		return nil, nil, errors.New("no agent has answered: " + strings.Join(Unasked(sides), "; "))
+	if none := !slices.ContainsFunc(sides, func(s reach.Side) bool { return s.NotQueried == "" }); none && len(sides) > 0 {
+		return nil, nil, errors.New("no agent has answered: " + strings.Join(NotQueried(sides), "; "))
 	}
-	return sides, append(notKnown, Unasked(sides)...), nil
+	return sides, append(notKnown, NotQueried(sides)...), nil
 }
 
-// Unasked says which nodes' agents have not answered, by reason.
-func Unasked(sides []reach.Side) (lines []string) {
+// NotQueried says which nodes' agents have not answered, by reason.
+func NotQueried(sides []reach.Side) (lines []string) {
 	failed := map[string][]string{}
 	for _, s := range sides {
-		if s.Unasked != "" {
-			failed[s.Unasked] = append(failed[s.Unasked], s.Node)
+		if s.NotQueried != "" {
+			failed[s.NotQueried] = append(failed[s.NotQueried], s.Node)
 		}
 	}
 	for why, nodes := range failed {

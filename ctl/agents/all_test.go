@@ -17,15 +17,15 @@ func TestWhomAllAsks(t *testing.T) {
 		v.Nodes = append(v.Nodes, cluster.Node{Name: fmt.Sprint("n", i), Ready: "True"})
 	}
 	v.Nodes[3].Ready = "Unknown"
-	if nodes, unasked := whom(v, ""); len(nodes) != mostNodes-1 || unasked != "the agent of 1 node that is not ready was not queried" {
-		t.Errorf("of %d nodes %d are asked: %s", len(v.Nodes), len(nodes), unasked)
+	if nodes, notQueried := selectNodes(v, ""); len(nodes) != mostNodes-1 || notQueried != "the agent of 1 node that is not ready was not queried" {
+		t.Errorf("of %d nodes %d are asked: %s", len(v.Nodes), len(nodes), notQueried)
 	}
 	v.Nodes = append(v.Nodes, cluster.Node{Name: "windows", Ready: "True", NoAgent: "it runs windows"})
-	if nodes, _ := whom(v, ""); len(nodes) != mostNodes-1 || slices.Contains(nodes, "windows") {
+	if nodes, _ := selectNodes(v, ""); len(nodes) != mostNodes-1 || slices.Contains(nodes, "windows") {
 		t.Errorf("with one that has no agent %d are asked: %v", len(nodes), nodes)
 	}
 	v.Nodes = append(v.Nodes, cluster.Node{Name: "more", Ready: "True"})
-	if nodes, unasked := whom(v, "n3"); !slices.Equal(nodes, []string{"n3", "n7"}) || !strings.HasPrefix(unasked, "the agents of 99 nodes") {
-		t.Errorf("of %d nodes %v are asked: %s", len(v.Nodes), nodes, unasked)
+	if nodes, notQueried := selectNodes(v, "n3"); !slices.Equal(nodes, []string{"n3", "n7"}) || !strings.HasPrefix(notQueried, "the agents of 99 nodes") {
+		t.Errorf("of %d nodes %v are asked: %s", len(v.Nodes), nodes, notQueried)
 	}
 }

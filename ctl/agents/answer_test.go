@@ -9,10 +9,10 @@ import (
 // An agent that knows nothing about a node is nevertheless of this version, and was queried.
 func TestSideOfAPair(t *testing.T) {
 	a := Answer{Node: "a", Reach: &api.AgentReach{Asked: 9}, Refused: "the agent already probes 4 nodes on request"}
-	if s := a.Side("b"); s.Unasked != "" || s.Idle != a.Refused {
+	if s := a.Side("b"); s.NotQueried != "" || s.Idle != a.Refused {
 		t.Errorf("%+v", s)
 	}
-	if s := a.Side(""); s.Unasked == "" {
+	if s := a.Side(""); s.NotQueried == "" {
 		t.Errorf("an agent that probes 9 nodes and names none says enough: %+v", s)
 	}
 }

@@ -64,7 +64,7 @@ func (a Answer) Write(p *report.Printer) {
 		p.Line("the agent of this node, %s, does not probe other nodes (reachability: probe, docs/reachability.md)", a.Node)
 		return
 	}
-	p.Text("pods of this node, "+a.Node+", reach ", InWords(p, *a.Reach))
+	p.Text("pods of this node, "+a.Node+", reach ", ReachSummary(p, *a.Reach))
 	rows := [][]string{{"NODE", "FAMILY", "FROM THERE", "TO THERE", "STATE", "SINCE"}}
 	for _, q := range a.Reach.Paths {
 		rows = append(rows, []string{q.Node, q.Family, q.FromThere, q.ToThere, q.State, clock(q.Since)})
@@ -81,8 +81,8 @@ func clock(t time.Time) string {
 	return t.UTC().Format(time.DateTime) + " UTC"
 }
 
-// InWords says how many nodes have pods that are reached.
-func InWords(p *report.Printer, r api.AgentReach) string {
+// ReachSummary says how many nodes have pods that are reached.
+func ReachSummary(p *report.Printer, r api.AgentReach) string {
 	if r.Problem != "" {
 		return p.Paint(report.Middle, "not probed: ") + r.Problem
 	}

@@ -20,7 +20,7 @@ type Pair struct {
 
 // Pair queries the agents of two nodes. If they do not probe each other at the moment, they are requested to, for most
 // of the limit.
-func (k Asker) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pair, err error) {
+func (k Querier) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pair, err error) {
 	v := cluster.Read(ctx, k.Client, cluster.Nodes)
 	if err := v.Missing(cluster.Nodes); err != nil {
 		return p, err
@@ -44,8 +44,8 @@ func (k Asker) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pa
 
 func unknown(w reach.Way) bool { return w.Is == reach.Unknown }
 
-func (k Asker) ways(ctx context.Context, limit time.Duration, a, b string) ([]reach.Way, error) {
-	answers, err := k.ask(ctx, limit, []string{a, b}, func(node string) string {
+func (k Querier) ways(ctx context.Context, limit time.Duration, a, b string) ([]reach.Way, error) {
+	answers, err := k.query(ctx, limit, []string{a, b}, func(node string) string {
 		return map[string]string{a: b, b: a}[node]
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (k Asker) ways(ctx context.Context, limit time.Duration, a, b string) ([]re
 func (p Pair) Write(out *report.Printer) {
 	rows := [][]string{{"FROM PODS ON", "TO PODS ON", "FAMILY", "PACKETS", "SINCE"}}
 	for _, w := range p.Ways {
-		rows = append(rows, []string{w.From, w.To, w.Family, wayInWords(out, w), clock(w.Since)})
+		rows = append(rows, []string{w.From, w.To, w.Family, waySummary(out, w), clock(w.Since)})
 	}
 	out.Table(rows...)
 	out.Line("")
@@ -67,7 +67,7 @@ func (p Pair) Write(out *report.Printer) {
 	}
 }
 
-func wayInWords(p *report.Printer, w reach.Way) string {
+func waySummary(p *report.Printer, w reach.Way) string {
 	switch w.Is {
 	case reach.Works:
 		return p.Paint(report.Good, "pass")

@@ -25,9 +25,9 @@ type State struct {
 	Uplink string `json:"uplink"`
 }
 
-// Look queries the components of this node. The State says which did not answer.
-func Look(ctx context.Context, cfg api.AgentConfig, journal string) *State {
-	s := &State{OVS: ovsInWords(ctx, cfg), Uplink: uplinkInWords(ctx, journal)}
+// ReadState queries the components of this node. The State says which did not answer.
+func ReadState(ctx context.Context, cfg api.AgentConfig, journal string) *State {
+	s := &State{OVS: ovsSummary(ctx, cfg), Uplink: uplinkSummary(ctx, journal)}
 	if a, err := nodestate.Agent(ctx, cfg); err != nil {
 		s.AgentError = err.Error()
 	} else {
@@ -36,7 +36,7 @@ func Look(ctx context.Context, cfg api.AgentConfig, journal string) *State {
 	return s
 }
 
-func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
+func ovsSummary(ctx context.Context, cfg api.AgentConfig) string {
 	db, err := nodestate.OVS(ctx, cfg)
 	if err != nil {
 		return err.Error()
@@ -62,7 +62,7 @@ func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
 		version, versions.Of(versions.OpenVSwitch, version, time.Now()))
 }
 
-func uplinkInWords(ctx context.Context, journal string) string {
+func uplinkSummary(ctx context.Context, journal string) string {
 	u, err := uplink.Open(journal, logr.Discard())
 	if err != nil {
 		return err.Error()
@@ -95,6 +95,6 @@ func (s *State) Write(p *report.Printer) {
 	p.Text("Open vSwitch  ", s.OVS)
 	p.Text("uplink        ", s.Uplink)
 	if s.Agent != nil && s.Agent.Reach != nil {
-		p.Text("reaches       ", InWords(p, *s.Agent.Reach))
+		p.Text("reaches       ", ReachSummary(p, *s.Agent.Reach))
 	}
 }

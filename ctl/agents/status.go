@@ -15,20 +15,20 @@ import (
 
 // Summarise adds to the status which other nodes' pods each node reaches, from what All has returned. It returns what
 // is unknown, in sentences.
-func Summarise(s *cluster.Status, answers []Answer, unasked string, err error) (notKnown []string) {
+func Summarise(s *cluster.Status, answers []Answer, notQueried string, err error) (notKnown []string) {
 	switch {
 	case errors.Is(err, checks.ErrNotProbed):
 		return nil
 	case err != nil:
-		unasked = err.Error()
+		notQueried = err.Error()
 	}
-	if unasked != "" {
-		notKnown = append(notKnown, "which nodes' pods are reached: "+unasked)
+	if notQueried != "" {
+		notKnown = append(notKnown, "which nodes' pods are reached: "+notQueried)
 	}
 	var sides []reach.Side
 	for _, a := range answers {
 		side := a.Side("")
-		if sides = append(sides, side); side.Unasked != "" {
+		if sides = append(sides, side); side.NotQueried != "" {
 			continue
 		}
 		i := slices.IndexFunc(s.Nodes, func(n cluster.NodeStatus) bool { return n.Name == a.Node })
@@ -36,7 +36,7 @@ func Summarise(s *cluster.Status, answers []Answer, unasked string, err error) (
 			s.Nodes[i].Reach = reachedOf(a.Reach)
 		}
 	}
-	return append(notKnown, Unasked(sides)...)
+	return append(notKnown, NotQueried(sides)...)
 }
 
 // reachedOf is the summary of one agent; nil: that agent does not probe.

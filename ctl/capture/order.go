@@ -13,15 +13,15 @@ type packet struct {
 	at int
 }
 
-// A packet is held back for earlier ones from other interfaces and nodes for patience after its arrival, or until more
-// than maxHeldBytes are held.
+// A packet is held back for earlier ones from other interfaces and nodes for reorderWait after its arrival, or until
+// more than maxHeldBytes are held.
 const (
-	patience     = time.Second
+	reorderWait  = time.Second
 	maxHeldBytes = 64 << 20
 )
 
 // order sorts packets of several sources by time; each source's own are in order. A packet that arrives later than
-// patience allows comes after later ones.
+// reorderWait allows comes after later ones.
 type order struct {
 	held     queue
 	arrivals []*held
@@ -50,7 +50,7 @@ func (o *order) next(now time.Time) (packet, bool) {
 	for len(o.arrivals) > 0 && o.arrivals[0].gone {
 		o.arrivals = o.arrivals[1:]
 	}
-	if len(o.arrivals) == 0 || now.Sub(o.arrivals[0].arrived) < patience && o.bytes <= maxHeldBytes {
+	if len(o.arrivals) == 0 || now.Sub(o.arrivals[0].arrived) < reorderWait && o.bytes <= maxHeldBytes {
 		return packet{}, false
 	}
 	return o.take(), true

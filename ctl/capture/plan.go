@@ -66,14 +66,14 @@ func find(ctx context.Context, client *kube.Client, name string) (pod, error) {
 	return out, nil
 }
 
-// lateBy is how much longer a node would capture than the caller, which ends it.
-const lateBy = 10 * time.Second
+// stopGrace is how much longer a node would capture than the caller, which ends it.
+const stopGrace = 10 * time.Second
 
 // Args are the arguments of fairleadctl on that node. It ends with its standard input, and by itself if that stays
 // open, but not before the caller, which counts the duration from the start of the last node; all start within within.
 func (j Job) Args(l Limits, within time.Duration) []string {
 	args := []string{"capture", j.Pod, "--node-local", "--until-input-ends", "--quiet", "--write=-",
-		"--duration=" + (within + l.Duration + lateBy).String(), "--packets=" + strconv.Itoa(l.Packets),
+		"--duration=" + (within + l.Duration + stopGrace).String(), "--packets=" + strconv.Itoa(l.Packets),
 		"--size=" + strconv.FormatInt(l.Bytes+int64(l.SnapLen)+maxTag+blockBytes, 10), // so that the caller's limit is reached first
 		"--snaplen=" + strconv.Itoa(l.SnapLen)}
 	if j.To != "" {

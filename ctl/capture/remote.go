@@ -98,7 +98,7 @@ func StartAll(ctx context.Context, runner Runner, jobs []Job, l Limits, within t
 func (r *remote) read(ctx context.Context, out *io.PipeReader, maxBytes int64) {
 	var f result
 	for f.err = r.open(out, maxBytes); f.err == nil; {
-		if f.at, f.of, f.err = r.next(); f.err == nil && !r.hand(ctx, f) {
+		if f.at, f.of, f.err = r.next(); f.err == nil && !r.deliver(ctx, f) {
 			break
 		}
 	}
@@ -113,12 +113,12 @@ func (r *remote) read(ctx context.Context, out *io.PipeReader, maxBytes int64) {
 			f.err = r.err
 		}
 	}
-	for r.hand(ctx, f) { // it stays ended
+	for r.deliver(ctx, f) { // it stays ended
 	}
 }
 
-// hand passes a result on, and reports whether the capture still runs.
-func (r *remote) hand(ctx context.Context, f result) bool {
+// deliver passes a result on, and reports whether the capture still runs.
+func (r *remote) deliver(ctx context.Context, f result) bool {
 	select {
 	case r.found <- f:
 		return true

@@ -112,7 +112,7 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 	if err != nil {
 		return v, err
 	}
-	v.Note = note(read, v.Translated)
+	v.Note = serviceNote(read, v.Translated)
 	all := services.Explain(read, endpoints, here)
 	for _, ip := range read.ClusterIPs {
 		for _, p := range read.Ports {
@@ -132,8 +132,8 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 	return v, nil
 }
 
-// note is about a Service as a whole.
-func note(s inputs.Service, translated bool) string {
+// serviceNote is about a Service as a whole.
+func serviceNote(s inputs.Service, translated bool) string {
 	switch {
 	case len(s.ClusterIPs) == 0:
 		return "it has no ClusterIP that Fairlead would translate: it is headless, of type ExternalName, or left to another proxy " +

@@ -72,13 +72,13 @@ func TestWhyNone(t *testing.T) {
 // A session affinity that Open vSwitch cuts short is noted.
 func TestNote(t *testing.T) {
 	s := inputs.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Affinity: 24 * time.Hour}
-	if got := note(s, true); !strings.Contains(got, "set to last 24h0m0s, but lasts 18h12m15s") {
+	if got := serviceNote(s, true); !strings.Contains(got, "set to last 24h0m0s, but lasts 18h12m15s") {
 		t.Errorf("cut: %q", got)
 	}
-	if got := note(s, false); !strings.Contains(got, "kube-proxy translates") {
+	if got := serviceNote(s, false); !strings.Contains(got, "kube-proxy translates") {
 		t.Errorf("services: host: %q", got)
 	}
-	if s.Affinity = 3 * time.Hour; note(s, true) != "" {
-		t.Errorf("not cut: %q", note(s, true))
+	if s.Affinity = 3 * time.Hour; serviceNote(s, true) != "" {
+		t.Errorf("not cut: %q", serviceNote(s, true))
 	}
 }

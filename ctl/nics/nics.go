@@ -25,10 +25,10 @@ type Result string
 
 // The results. Partly: what is known does not prevent it, but something is unknown.
 const (
-	Can      Result = "ok"
-	Cannot   Result = "cannot"
-	Partly   Result = "not all known"
-	NotAsked Result = "not asked"
+	Can        Result = "ok"
+	Cannot     Result = "cannot"
+	Partly     Result = "not all known"
+	NotQueried Result = "not asked"
 )
 
 // Node is a node's answer.
@@ -47,25 +47,25 @@ type All struct {
 	Findings []report.Finding `json:"findings"`
 }
 
-// Ask queries all nodes on which an agent may run. nic is the name of the NIC or a pattern, or empty for the one that
-// each agent uses. An error means that the Nodes or the Pods could not be read.
-func Ask(ctx context.Context, client *kube.Client, nic string) (All, error) {
+// Query runs the checks on all nodes on which an agent may run. nic is the name of the NIC or a pattern, or empty for
+// the one that each agent uses. An error means that the Nodes or the Pods could not be read.
+func Query(ctx context.Context, client *kube.Client, nic string) (All, error) {
 	v := cluster.Read(ctx, client, cluster.Nodes)
 	if err := v.Missing(cluster.Nodes); err != nil {
 		return All{}, err
 	}
-	ask := agents.Command{Name: "uplink preflight", More: func(string, time.Duration) []string {
+	command := agents.Command{Name: "uplink preflight", More: func(string, time.Duration) []string {
 		args := []string{"-o", "json"}
 		if nic != "" {
 			args = append(args, "--nic="+nic)
 		}
 		return args
 	}}
-	said, err := agents.InPods(ctx, client, limit, running(v.Nodes), ask)
+	results, err := agents.InPods(ctx, client, limit, running(v.Nodes), command)
 	if err != nil {
 		return All{}, cluster.Explain("the Pods of agents", err)
 	}
-	return all(v.Nodes, said), nil
+	return all(v.Nodes, results), nil
 }
 
 // running are the nodes whose kubelet runs: a query to others would only time out. One that is not ready may lack
@@ -80,9 +80,9 @@ func running(nodes []cluster.Node) (names []string) {
 }
 
 // all joins the answers with the nodes that were not queried. Nodes on which no agent may run are left out.
-func all(nodes []cluster.Node, said []agents.Said) All {
-	known := map[string]agents.Said{}
-	for _, s := range said {
+func all(nodes []cluster.Node, results []agents.CommandResult) All {
+	known := map[string]agents.CommandResult{}
+	for _, s := range results {
 		known[s.Node] = s
 	}
 	a := All{Nodes: []Node{}}
@@ -90,21 +90,21 @@ func all(nodes []cluster.Node, said []agents.Said) All {
 		if n.NoAgent != "" {
 			continue
 		}
-		if s, asked := known[n.Name]; asked {
+		if s, queried := known[n.Name]; queried {
 			a.Nodes = append(a.Nodes, answer(s))
 			continue
 		}
-		a.Nodes = append(a.Nodes, Node{Node: n.Name, Result: NotAsked, Why: "its kubelet does not report: the Node is not ready"})
+		a.Nodes = append(a.Nodes, Node{Node: n.Name, Result: NotQueried, Why: "its kubelet does not report: the Node is not ready"})
 	}
 	a.Findings = findings(a.Nodes)
 	return a
 }
 
 // answer is the result of a node: its output counts if it is a report, whatever the exit code.
-func answer(s agents.Said) Node {
+func answer(s agents.CommandResult) Node {
 	r := preflight.Report{}
 	if json.Unmarshal(s.Output, &r) != nil || r.NIC == "" {
-		return Node{Node: s.Node, Result: NotAsked, Why: strings.TrimPrefix(s.Why, "fairleadctl: ")}
+		return Node{Node: s.Node, Result: NotQueried, Why: strings.TrimPrefix(s.Why, "fairleadctl: ")}
 	}
 	return Node{Node: s.Node, Result: Of(r), Report: &r}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // says is what a node prints; change alters its report.
-func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) agents.Said {
+func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) agents.CommandResult {
 	t.Helper()
 	r := preflight.NewReport(nic, mode)
 	if change != nil {
@@ -24,7 +24,7 @@ func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return agents.Said{Node: node, Output: out, OK: len(r.Refused) == 0, Why: "exit code 4"}
+	return agents.CommandResult{Node: node, Output: out, OK: len(r.Refused) == 0, Why: "exit code 4"}
 }
 
 // lease refuses because of an address from DHCP: the same cause on every node, with another address.
@@ -47,7 +47,7 @@ func TestAll(t *testing.T) {
 	if got := running(nodes); !slices.Equal(got, []string{"n1", "n2", "n3", "n4", "n5", "n7", "new"}) {
 		t.Errorf("asked are %v", got)
 	}
-	a := all(nodes, []agents.Said{
+	a := all(nodes, []agents.CommandResult{
 		says(t, "n1", "eth0", "steer", nil),
 		says(t, "n2", "enp1s0", "bridge", lease("192.0.2.12", "1h0m0s", "enp1s0")),
 		says(t, "n3", "ens5", "bridge", lease("192.0.2.13", "23m10s", "ens5")),
@@ -87,8 +87,8 @@ func TestAll(t *testing.T) {
 }
 
 func TestSeverity(t *testing.T) {
-	for worst, results := range map[report.Severity][]Result{report.Healthy: {Can, Can}, report.Warning: {Can, NotAsked},
-		report.Failing: {NotAsked, Cannot, Partly}} {
+	for worst, results := range map[report.Severity][]Result{report.Healthy: {Can, Can}, report.Warning: {Can, NotQueried},
+		report.Failing: {NotQueried, Cannot, Partly}} {
 		a := All{}
 		for _, r := range results {
 			a.Nodes = append(a.Nodes, Node{Result: r})

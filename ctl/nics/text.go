@@ -72,7 +72,7 @@ func findings(nodes []Node) []report.Finding {
 	for _, s := range group(nodes, Node.unknown) {
 		out = append(out, s.finding("nic-not-known", report.Warning, "for the NIC of %s it is not known %s"))
 	}
-	for _, s := range group(nodes, Node.unasked) {
+	for _, s := range group(nodes, Node.notQueried) {
 		out = append(out, s.finding("not-asked", report.Warning, "%s could not be asked: %s"))
 	}
 	return out
@@ -92,7 +92,7 @@ func (n Node) unknown() []string {
 	return n.Report.Unknown
 }
 
-func (n Node) unasked() []string {
+func (n Node) notQueried() []string {
 	if n.Report != nil {
 		return nil
 	}

@@ -42,7 +42,7 @@ func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, lo
 	for _, i := range have {
 		names = append(names, i.Name)
 	}
-	name, err := link.OneName(p.NIC, names)
+	name, err := link.MatchOne(p.NIC, names)
 	if err != nil {
 		r := preflight.NewReport(p.NIC, cfg.Uplink.Mode)
 		r.Refused = []string{err.Error()}

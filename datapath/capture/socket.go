@@ -115,13 +115,13 @@ func (s *Socket) set(options map[int]int) (err error) {
 // ErrGone is the error of an interface that was deleted.
 var ErrGone = errors.New("the interface is gone")
 
-// goneWait is how long an interface that is down may take to be deleted: the kernel takes it down first.
-const goneWait = 2 * time.Second
+// deletedWait is how long an interface that is down may take to be deleted: the kernel takes it down first.
+const deletedWait = 2 * time.Second
 
 // gone reports whether the interface was deleted: the kernel reports nothing more then (packet(7)).
 func (s *Socket) gone() (is bool) {
-	end := time.Now().Add(goneWait)
-	for ; !is && s.stopped.Load() == 0 && time.Now().Before(end); time.Sleep(goneWait / 20) {
+	end := time.Now().Add(deletedWait)
+	for ; !is && s.stopped.Load() == 0 && time.Now().Before(end); time.Sleep(deletedWait / 20) {
 		_ = s.raw.Control(func(fd uintptr) { // fails when it is closed
 			at, err := unix.Getsockname(int(fd))
 			device, ok := at.(*unix.SockaddrLinklayer)

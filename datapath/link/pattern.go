@@ -9,18 +9,18 @@ import (
 // IsPattern reports whether name has characters that only patterns have (path.Match), not interface names.
 func IsPattern(name string) bool { return strings.ContainsAny(name, `*?[\`) }
 
-// Fits reports whether an interface name equals pattern, or matches it as in path.Match.
-func Fits(pattern, name string) bool {
+// Matches reports whether an interface name equals pattern, or matches it as in path.Match.
+func Matches(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return ok && err == nil
 }
 
-// OneName returns the one of names that equals pattern or matches it. If there is none, or several, the error says what
-// to set instead.
-func OneName(pattern string, names []string) (string, error) {
+// MatchOne returns the one of names that equals pattern or matches it. If there is none, or several, the error says
+// what to set instead.
+func MatchOne(pattern string, names []string) (string, error) {
 	var fit []string
 	for _, n := range names {
-		if Fits(pattern, n) {
+		if Matches(pattern, n) {
 			fit = append(fit, n)
 		}
 	}

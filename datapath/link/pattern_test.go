@@ -16,7 +16,7 @@ func TestOneName(t *testing.T) {
 		{"ens*", "", "no interface matches ens*"},
 		{"eth1", "", "there is no interface eth1"},
 	} {
-		name, err := OneName(c.pattern, have)
+		name, err := MatchOne(c.pattern, have)
 		if name != c.name || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
 			t.Errorf("%s: %q, %v", c.pattern, name, err)
 		}

@@ -113,7 +113,7 @@ func (v *Veth) make() (err error) {
 	if err := v.create(v.pod); err != nil {
 		return err
 	}
-	err = silence(v.HostIf)
+	err = disableHostStack(v.HostIf)
 	if err == nil {
 		err = v.pod.Do(func(ns.NetNS) error { return v.podUp() })
 	}
@@ -168,10 +168,10 @@ func (l PodLink) add(pod ns.NetNS) error {
 	return err
 }
 
-// silence keeps the node's own stack off the host end. On the userspace datapath the kernel also sees every frame of a
-// port and would answer the pod's ARP requests for any address of the node; with IPv6 it would join groups and solicit
-// routers in the pod's network.
-func silence(hostIf string) error {
+// disableHostStack keeps the node's own stack off the host end. On the userspace datapath the kernel also sees every
+// frame of a port and would answer the pod's ARP requests for any address of the node; with IPv6 it would join groups
+// and solicit routers in the pod's network.
+func disableHostStack(hostIf string) error {
 	if err := kernel.WriteSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
 		return err
 	}

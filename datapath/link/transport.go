@@ -91,7 +91,7 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 // fitting returns the device with addresses that matches the pattern; of several the one that has one of nodeIPs.
 func fitting(devices []device, nodeIPs []netip.Addr, pattern string) (device, error) {
 	fit := slices.DeleteFunc(slices.Clone(devices), func(d device) bool {
-		return len(d.addrs) == 0 || !Fits(pattern, d.Name)
+		return len(d.addrs) == 0 || !Matches(pattern, d.Name)
 	})
 	if len(fit) == 0 {
 		return device{}, fmt.Errorf("no interface with an address matches transportInterface %s", pattern)

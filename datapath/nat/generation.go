@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look is a read of the rules that found them all as wanted. Reading them starts dozens of processes, which is
+// cleanRead is a read of the rules that found them all as wanted. Reading them starts dozens of processes, which is
 // unnecessary while the kernel's rules do not change.
-type look struct {
+type cleanRead struct {
 	valid      bool
 	generation uint32
 	wanted     Desired
 }
 
-func (l look) is(generation uint32, wanted Desired) bool {
+func (l cleanRead) matches(generation uint32, wanted Desired) bool {
 	return l.valid && l.generation == generation && reflect.DeepEqual(l.wanted, wanted)
 }
 

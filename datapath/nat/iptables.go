@@ -47,7 +47,7 @@ type Tables struct {
 	programs map[string]program
 	// absent are chains that are not wanted and do not exist: only Fairlead would create them.
 	absent map[absentChain]bool
-	found  look
+	clean  cleanRead
 	// applied is what was last applied.
 	applied *Desired
 }
@@ -207,8 +207,8 @@ func rangeOf(rule, option string) netip.Prefix {
 	return p.Masked()
 }
 
-// stopsAll matches a rule that drops or rejects everything, as "iptables -S" prints it.
-var stopsAll = regexp.MustCompile(`^-A \S+( -m comment --comment (\S+|"[^"]*"))? -j (DROP|REJECT)\b`)
+// dropsAll matches a rule that drops or rejects everything, as "iptables -S" prints it.
+var dropsAll = regexp.MustCompile(`^-A \S+( -m comment --comment (\S+|"[^"]*"))? -j (DROP|REJECT)\b`)
 
 // commit returns the input for iptables-restore, given the rules of the base chain and the state of our own. None means
 // that everything is as wanted.
@@ -253,7 +253,7 @@ func (c chain) jumps(base []string) (wrong []string, missing string) {
 		case jumpsTo(line, c.name):
 			wrong, behind = append(wrong, line), others
 		default:
-			if others++; stop == 0 && c.place == beforeStop && stopsAll.MatchString(line) {
+			if others++; stop == 0 && c.place == beforeDropAll && dropsAll.MatchString(line) {
 				stop = others
 			}
 		}

@@ -31,10 +31,10 @@ type Desired struct {
 	NodeAddrs []netip.Addr
 	// Masquerade SNATs pods' packets to the outside to the node's address.
 	Masquerade bool
-	// Unmasked are destinations that see the pods' own addresses although their packets leave through another interface
-	// than the gateway: the podCIDRs of nodes reached without a tunnel. Each costs a rule that the first packet of every
-	// connection to the outside traverses, so pass the fewest prefixes that cover them.
-	Unmasked []netip.Prefix
+	// NotMasqueraded are destinations that see the pods' own addresses although their packets leave through another
+	// interface than the gateway: the podCIDRs of nodes reached without a tunnel. Each costs a rule that the first packet
+	// of every connection to the outside traverses, so pass the fewest prefixes that cover them.
+	NotMasqueraded []netip.Prefix
 	// RandomFully has the kernel choose source ports at random: in the order in which it tries them otherwise, two
 	// connections can collide.
 	RandomFully bool
@@ -88,10 +88,10 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	was, known := t.generation(ctx)
-	if known && t.found.is(was, d) {
+	if known && t.clean.matches(was, d) {
 		return nil, nil
 	}
-	t.found = look{}
+	t.clean = cleanRead{}
 	first := t.applied == nil // the agent may not have been running when rules were lost
 	lost := !first && reflect.DeepEqual(*t.applied, d)
 	var errs []error
@@ -106,7 +106,7 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 		t.applied = &d
 	}
 	if known && len(changes)+len(errs) == 0 {
-		t.found = look{true, was, d}
+		t.clean = cleanRead{true, was, d}
 	}
 	return changes, errors.Join(errs...)
 }
@@ -122,7 +122,7 @@ func (t *Tables) applyFamily(ctx context.Context, f family, d Desired, began fun
 			return changes, err
 		}
 		if c.table == "nat" && began(did) {
-			if change := d.forget(f); change != "" {
+			if change := d.flushUntranslated(f); change != "" {
 				changes = append(changes, change)
 			}
 		}
@@ -140,7 +140,7 @@ func (d Desired) validate() error {
 	if name := d.TunnelEnd.Interface; strings.ContainsAny(name, "\"' \t\n!") || strings.HasSuffix(name, "+") {
 		return fmt.Errorf("%q cannot be the name of the transport interface: in iptables a trailing + is a wildcard", name)
 	}
-	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked, d.Refused) {
+	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.NotMasqueraded, d.Refused) {
 		if !p.IsValid() || p.Addr().Is4In6() {
 			return fmt.Errorf("%s is not a prefix", p)
 		}
@@ -152,9 +152,9 @@ func (d Desired) validate() error {
 type place int
 
 const (
-	last       place = iota // after the administrator's own rules
-	beforeStop              // last, but before a rule that stops everything
-	first                   // before what others accept
+	last          place = iota // after the administrator's own rules
+	beforeDropAll              // last, but before a rule that stops everything
+	first                      // before what others accept
 )
 
 // chain is one of Fairlead's chains, with the built-in chain that jumps to it.
@@ -170,7 +170,7 @@ func (d Desired) chains(f family) []chain {
 	fence := chain{table: "mangle", base: "FORWARD", name: Forward, place: first}
 	source := chain{table: "mangle", base: "POSTROUTING", name: Postrouting, place: first}
 	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting}
-	fwd := chain{table: "filter", base: "FORWARD", name: Forward, place: beforeStop}
+	fwd := chain{table: "filter", base: "FORWARD", name: Forward, place: beforeDropAll}
 	if own, pools := f.of(d.PodCIDRs), f.of(d.Pools); len(own)+len(pools) > 0 {
 		fence.rules, source.rules = d.forwardDrops(own, pools), d.sourceDrops(f, own, pools)
 		// What the host sends to its own gateway address stays on lo and keeps its
@@ -178,7 +178,7 @@ func (d Desired) chains(f family) []chain {
 		post.rules = append([]string{"-o lo -j RETURN"}, d.serviceRules(own)...)
 		post.rules = append(post.rules, d.bridgedRules(f, own, pools)...)
 		if d.Masquerade {
-			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
+			post.rules = append(post.rules, d.outsideRules(own, f.of(d.NotMasqueraded))...)
 		}
 		// Docker sets the policy of FORWARD to DROP, firewalls end it in REJECT.
 		fwd.rules = append(d.refusals(f), "-i "+d.Gateway+" -j ACCEPT", "-o "+d.Gateway+" -j ACCEPT")

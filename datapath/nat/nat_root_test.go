@@ -456,10 +456,10 @@ func TestRootLongerRange(t *testing.T) {
 			"10.10.0.0/24 fd00:0:0:100::/64"} {
 			d := desired()
 			for _, p := range strings.Fields(to) {
-				d.Unmasked = append(d.Unmasked, netip.MustParsePrefix(p))
+				d.NotMasqueraded = append(d.NotMasqueraded, netip.MustParsePrefix(p))
 			}
 			apply(t, node, d)
-			for _, p := range d.Unmasked {
+			for _, p := range d.NotMasqueraded {
 				if rule := fmt.Sprintf("-A %s -d %s -j RETURN", Postrouting, p); !strings.Contains(dump(node), rule) {
 					t.Errorf("no rule %q:\n%s", rule, dump(node))
 				}

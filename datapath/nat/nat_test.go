@@ -39,13 +39,15 @@ func TestChains(t *testing.T) {
 	for name, c := range map[string]struct{ got, want string }{
 		"IPv4": {text(d, ipv4), drops + dnat + " --random-fully; " +
 			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully" + forward},
-		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64"), Unmasked: cidrs("fd00:2::/64")}, ipv6),
+		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64"), NotMasqueraded: cidrs("fd00:2::/64")}, ipv6),
 			"mangle: " + local + "; -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP\nmangle: \n" +
 				"nat: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE" + forward},
 		"tunnel": {text(with(func(d *Desired) { d.Tunnel = Tunnel{"udp", 6081} }), ipv4),
 			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; " + local + "; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\n" +
 				"mangle: -s 10.0.1.0/24 -p udp -m udp --dport 6081 -j DROP\n" + dnat + forward},
-		"unmasked": {text(with(func(d *Desired) { d.Masquerade, d.Unmasked = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24") }), ipv4),
+		"unmasked": {text(with(func(d *Desired) {
+			d.Masquerade, d.NotMasqueraded = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24")
+		}), ipv4),
 			drops + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged": {text(with(func(d *Desired) {
@@ -113,7 +115,7 @@ func TestTunnelChains(t *testing.T) {
 }
 
 func TestCommit(t *testing.T) {
-	forward := chain{table: "filter", base: "FORWARD", name: "OURS", place: beforeStop, rules: []string{"-i gw0 -j ACCEPT"}}
+	forward := chain{table: "filter", base: "FORWARD", name: "OURS", place: beforeDropAll, rules: []string{"-i gw0 -j ACCEPT"}}
 	end, head, none := forward, forward, forward
 	end.place, head.place, none.rules = last, first, nil
 	written := []string{":OURS - [0:0]", "-A OURS -i gw0 -j ACCEPT"}
@@ -163,7 +165,7 @@ func TestBadInput(t *testing.T) {
 	for _, d := range []Desired{
 		{Gateway: "", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw+", PodCIDRs: cidrs("10.0.1.0/24")},
 		{Gateway: "a b", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw0", PodCIDRs: []netip.Prefix{{}}},
-		{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Unmasked: []netip.Prefix{{}}},
+		{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), NotMasqueraded: []netip.Prefix{{}}},
 		{Gateway: "gw0", Pools: []netip.Prefix{{}}}, {Gateway: "", Pools: cidrs("10.0.1.0/24")},
 	} {
 		if _, err := new(Tables).Apply(t.Context(), d); err == nil {

@@ -191,15 +191,16 @@ func TestRootUnmasked(t *testing.T) {
 		t.Fatalf("in encap mode it arrives from %q, %v; want the node's address: the test is meaningless", got, err)
 	}
 	for i := range 5000 { // none beside another of the same length: nothing to aggregate
-		d.Unmasked = append(d.Unmasked, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 7), byte(i << 1), 0}), 24))
+		a := netip.AddrFrom4([4]byte{11, byte(i >> 7), byte(i << 1), 0})
+		d.NotMasqueraded = append(d.NotMasqueraded, netip.PrefixFrom(a, 24))
 	}
-	d.Unmasked = append(d.Unmasked, cidrs("10.0.2.0/24", "fd00:0:0:2::/64")...)
+	d.NotMasqueraded = append(d.NotMasqueraded, cidrs("10.0.2.0/24", "fd00:0:0:2::/64")...)
 	started := countStarts(t)
 	few := desired()
-	few.Unmasked = cidrs("10.0.2.0/24")
+	few.NotMasqueraded = cidrs("10.0.2.0/24")
 	apply(t, node, few) // all chains are there
 	started()
-	few.Unmasked = cidrs("10.0.2.0/24", "fd00:0:0:2::/64")
+	few.NotMasqueraded = cidrs("10.0.2.0/24", "fd00:0:0:2::/64")
 	var control [2]int
 	for i := range control { // one writes the rules, one finds them unchanged
 		apply(t, node, few)

@@ -14,11 +14,11 @@ import (
 // linux/netfilter/nf_conntrack_tcp.h).
 const tcpSynSent = 1
 
-// forget deletes the conntrack entries of connections of the family that pods have opened to the outside while the
-// rules of table nat were missing, or not yet there: adding a rule can enable conntrack before the rule takes effect.
-// Conntrack decides once whether it translates a connection, by its first packet; without this it would get no reply
-// for as long as the pod sends. The result is a description; empty if there was none.
-func (d Desired) forget(f family) (change string) {
+// flushUntranslated deletes the conntrack entries of connections of the family that pods have opened to the outside
+// while the rules of table nat were missing, or not yet there: adding a rule can enable conntrack before the rule takes
+// effect. Conntrack decides once whether it translates a connection, by its first packet; without this it would get no
+// reply for as long as the pod sends. The result is a description; empty if there was none.
+func (d Desired) flushUntranslated(f family) (change string) {
 	if !d.Masquerade || len(f.of(d.PodCIDRs)) == 0 {
 		return ""
 	}
@@ -29,7 +29,7 @@ func (d Desired) forget(f family) (change string) {
 	local, err := net.InterfaceAddrs()
 	var n uint
 	if err == nil {
-		n, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, number, unmasked{d, local})
+		n, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, number, untranslated{d, local})
 	}
 	switch {
 	case err != nil:
@@ -41,15 +41,15 @@ func (d Desired) forget(f family) (change string) {
 	return ""
 }
 
-// unmasked matches untranslated connections of routed pods to the outside. Of TCP only unanswered ones: the others
-// work, as the underlay has a route to the pods.
-type unmasked struct {
+// untranslated matches connections of routed pods to the outside that are not translated. Of TCP only unanswered ones:
+// the others work, as the underlay has a route to the pods.
+type untranslated struct {
 	d     Desired
 	local []net.Addr // the node's own addresses, which pods reach without being translated
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter. Zone 0 is the host's; the others are Open vSwitch's.
-func (u unmasked) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+func (u untranslated) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	src, dst := c.Forward.SrcIP, c.Forward.DstIP
 	if c.Zone != 0 || !src.Equal(c.Reverse.DstIP) || !dst.Equal(c.Reverse.SrcIP) {
 		return false
@@ -58,7 +58,7 @@ func (u unmasked) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 		return false
 	}
 	return anyContains(u.d.PodCIDRs, src) && dst.IsGlobalUnicast() && !anyContains(u.d.PodCIDRs, dst) &&
-		!anyContains(u.d.Unmasked, dst) && !slices.ContainsFunc(u.local, func(a net.Addr) bool {
+		!anyContains(u.d.NotMasqueraded, dst) && !slices.ContainsFunc(u.local, func(a net.Addr) bool {
 		n, ok := a.(*net.IPNet)
 		return ok && n.IP.Equal(dst)
 	})

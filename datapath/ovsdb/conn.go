@@ -115,7 +115,7 @@ func (db *DB) run(ctx context.Context, c *conn) {
 	defer close(db.closed)
 	for {
 		db.log.Info("connected to OVSDB", "endpoint", db.endpoint)
-		err := c.hold(ctx)
+		err := c.wait(ctx)
 		db.set(nil, err)
 		c.end()
 		if ctx.Err() != nil {
@@ -182,8 +182,8 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// hold returns, with the reason, when the connection is lost or ctx ends.
-func (c *conn) hold(ctx context.Context) error {
+// wait returns, with the reason, when the connection is lost or ctx ends.
+func (c *conn) wait(ctx context.Context) error {
 	echoes := time.NewTicker(echoEvery)
 	defer echoes.Stop()
 	for {

@@ -110,7 +110,7 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 		}
 	}
 	for _, w := range ports {
-		if w.pod == nil || have[w.name].record.says(*w.pod) {
+		if w.pod == nil || have[w.name].record.matches(*w.pod) {
 			continue
 		}
 		if err := checkRecord(*w.pod); err != nil {

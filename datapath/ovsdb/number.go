@@ -17,9 +17,9 @@ func numbersOf(ports map[string]portIface) numbers {
 	return out
 }
 
-// take returns a free number for a new port. It depends on the name, so a number just freed is hardly ever reused next:
-// a frame in flight would match another pod's flows. 0, if none is free, leaves the choice to ovs-vswitchd.
-func (n numbers) take(name string) int {
+// allocate returns a free number for a new port. It depends on the name, so a number just freed is hardly ever reused
+// next: a frame in flight would match another pod's flows. 0, if none is free, leaves the choice to ovs-vswitchd.
+func (n numbers) allocate(name string) int {
 	h := fnv.New32a()
 	h.Write([]byte(name))
 	for i := range numberCount {

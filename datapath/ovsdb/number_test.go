@@ -14,19 +14,19 @@ func TestNumbers(t *testing.T) {
 	given := map[int]string{}
 	for i := range numberCount {
 		name := fmt.Sprintf("fl%d", i)
-		number := n.take(name)
+		number := n.allocate(name)
 		if given[number] != "" || number < firstNumber || number >= firstNumber+numberCount {
 			t.Fatalf("%s got %d, which %q has", name, number, given[number])
 		}
 		given[number] = name
 	}
-	if number := n.take("flx"); number != 0 {
+	if number := n.allocate("flx"); number != 0 {
 		t.Errorf("all are taken, and flx got %d", number)
 	}
 	same := 0
 	for i := range 1000 {
 		n := numbers{}
-		if n.take(fmt.Sprintf("fl%d", i)) == (numbers{}).take(fmt.Sprintf("fl%d", i+1)) {
+		if n.allocate(fmt.Sprintf("fl%d", i)) == (numbers{}).allocate(fmt.Sprintf("fl%d", i+1)) {
 			same++
 		}
 	}

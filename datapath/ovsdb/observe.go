@@ -189,7 +189,7 @@ func (db *DB) snapshot(ctx context.Context) (*conn, snapshot, error) {
 	for {
 		next := db.next()
 		s := c.replica.read()
-		if s.whole() {
+		if s.consistent() {
 			return c, s, nil
 		}
 		select {
@@ -255,13 +255,13 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		missing = append(missing, s.troubles()...)
+		missing = append(missing, s.problems()...)
 	}
 	return missing, nil
 }
 
-// troubles describes what keeps whole bridges from working.
-func (s snapshot) troubles() (out []string) {
+// problems describes what keeps whole bridges from working.
+func (s snapshot) problems() (out []string) {
 	if s.pending() {
 		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has applied configuration %d of %d): is it running?",
 			s.root.CurCfg, s.root.NextCfg)}

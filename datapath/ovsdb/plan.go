@@ -17,7 +17,7 @@ type plan struct {
 	changes []string // in words, for the log
 }
 
-func (p *plan) did(format string, args ...any) {
+func (p *plan) record(format string, args ...any) {
 	p.changes = append(p.changes, fmt.Sprintf(format, args...))
 }
 
@@ -53,10 +53,10 @@ func ensure(s snapshot, d Desired) (plan, error) {
 			newPorts = append(newPorts, p.movePort(h, other, w))
 		} else {
 			if w.mark == markPod {
-				w.ofport = numbers.take(w.name)
+				w.ofport = numbers.allocate(w.name)
 			}
 			newPorts = append(newPorts, p.insertRows(fmt.Sprint(i), w))
-			p.did("%s %s added", w.what, w.name)
+			p.record("%s %s added", w.what, w.name)
 		}
 	}
 	if present {
@@ -109,7 +109,7 @@ func (s snapshot) elsewhere(port, name string) (portIface, bridge, bool) {
 // movePort plans to move a port from another bridge, and returns the reference to it.
 func (p *plan) movePort(h portIface, from bridge, w wantPort) (uuid string) {
 	p.removePorts(from, h.port.UUID)
-	p.did("%s %s moved from bridge %s", w.what, w.name, from.Name)
+	p.record("%s %s moved from bridge %s", w.what, w.name, from.Name)
 	p.updatePort(h, w)
 	return h.port.UUID
 }
@@ -127,7 +127,7 @@ func (p *plan) insertBridge(root openVSwitch, d Desired, ports []string) {
 		"flow_tables": tables, "ports": ovsop.Refs(ports...),
 	}))
 	p.mutate("Open_vSwitch", root.UUID, ovsop.Add("bridges", ovsop.Refs("bridge")))
-	p.did("bridge %s added", d.Bridge)
+	p.record("bridge %s added", d.Bridge)
 }
 
 func (p *plan) updateBridge(b bridge, d Desired) {
@@ -152,11 +152,11 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 	}
 	if len(row) > 0 {
 		p.update("Bridge", b.UUID, row)
-		p.did("bridge %s: %s set", b.Name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
+		p.record("bridge %s: %s set", b.Name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
 	}
 	if b.ExternalIDs[markKey] != markBridge {
 		p.setIDs("Bridge", b.UUID, b.ExternalIDs, map[string]string{markKey: markBridge})
-		p.did("bridge %s marked as Fairlead's", b.Name)
+		p.record("bridge %s marked as Fairlead's", b.Name)
 	}
 }
 
@@ -179,7 +179,7 @@ func (p *plan) updateTables(s snapshot, b bridge, d Desired) {
 		default:
 			continue
 		}
-		p.did("bridge %s: table %d tracks prefixes of %s", b.Name, number, strings.Join(want, ", "))
+		p.record("bridge %s: table %d tracks prefixes of %s", b.Name, number, strings.Join(want, ", "))
 	}
 }
 
@@ -219,14 +219,14 @@ func is[T comparable](column *T, value T) bool { return column != nil && *column
 func (p *plan) updatePort(h portIface, w wantPort) {
 	if row := w.columns(h.iface); len(row) > 0 {
 		p.update("Interface", h.iface.UUID, row)
-		p.did("%s %s: %s set", w.what, w.name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
+		p.record("%s %s: %s set", w.what, w.name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
 	}
-	if w.pod != nil && h.record.says(*w.pod) {
+	if w.pod != nil && h.record.matches(*w.pod) {
 		return
 	}
 	if ids := w.ids(); !maps.Equal(ourIDs(h.ExternalIDs), ids) {
 		p.setIDs("Port", h.port.UUID, h.ExternalIDs, ids)
-		p.did("%s %s: record set", w.what, w.name)
+		p.record("%s %s: record set", w.what, w.name)
 	}
 }
 
@@ -268,11 +268,11 @@ func (p *plan) retire(s snapshot, b bridge, d Desired, names []string) (gone []s
 		}
 		if named || mark == markPod {
 			p.setIDs("Port", h.port.UUID, h.ExternalIDs, map[string]string{markKey: markRetired})
-			p.did("port %s retired", name)
+			p.record("port %s retired", name)
 			continue
 		}
 		gone = append(gone, h.port.UUID)
-		p.did("port %s removed", name)
+		p.record("port %s removed", name)
 	}
 	return gone
 }

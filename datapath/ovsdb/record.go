@@ -102,8 +102,8 @@ func recordOf(p *port) *record {
 	return r
 }
 
-// says reports whether the record is exactly that of a.
-func (r *record) says(a api.Attachment) bool { return r != nil && r.exact && r.pod.Equal(a) }
+// matches reports whether the record is exactly that of a.
+func (r *record) matches(a api.Attachment) bool { return r != nil && r.exact && r.pod.Equal(a) }
 
 // decode reads the record of the port called name. It refuses a record that lacks a key, that cannot be parsed, or that
 // is another port's, as after a manual copy.

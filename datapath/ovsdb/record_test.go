@@ -185,7 +185,7 @@ func TestSnapshotWhole(t *testing.T) {
 			ifaces:  map[string]*iface{"i": {UUID: "i", Name: "p"}},
 		}
 	}
-	if !full().whole() {
+	if !full().consistent() {
 		t.Fatal("a complete snapshot is not whole")
 	}
 	for name, lose := range map[string]func(*snapshot){
@@ -196,7 +196,7 @@ func TestSnapshotWhole(t *testing.T) {
 	} {
 		s := full()
 		lose(&s)
-		if s.whole() {
+		if s.consistent() {
 			t.Errorf("a snapshot without its %s is whole", name)
 		}
 		for _, b := range s.bridges {

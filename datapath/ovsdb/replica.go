@@ -89,7 +89,7 @@ func (r *replica) snapshot() snapshot {
 	for uuid, row := range r.rows[7] {
 		s.policies[uuid] = *row.(*ctTimeoutPolicy)
 	}
-	if s.whole() {
+	if s.consistent() {
 		listed := map[string]map[string]portIface{}
 		for _, b := range s.bridges {
 			listed[b.UUID] = s.portsOf(b)

@@ -28,7 +28,7 @@ const restoredKey = "fairlead-restored"
 type RestoreWait struct {
 	// Set: it waits. Ours: for Fairlead, not for another program, such as "ovs-ctl restart" while it restores flows.
 	Set, Ours bool
-	// Restored is the last argument of HoldAtStart.
+	// Restored is the last argument of SetRestoreWait.
 	Restored string
 }
 
@@ -45,9 +45,9 @@ func (db *DB) ClearRestoreWait(ctx context.Context) error {
 	return nil
 }
 
-// HoldAtStart makes ovs-vswitchd wait for Fairlead at its next start. Call it only after ClearRestoreWait: an
+// SetRestoreWait makes ovs-vswitchd wait for Fairlead at its next start. Call it only after ClearRestoreWait: an
 // ovs-vswitchd that has not seen the key absent waits at once. restored names the current start of ovs-vswitchd.
-func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
+func (db *DB) SetRestoreWait(ctx context.Context, restored string) error {
 	err := db.onRoot(ctx, false,
 		ovsop.Delete("other_config", ovsop.Set(restoreWaitKey)),
 		ovsop.Add("other_config", ovsop.Map(map[string]string{restoreWaitKey: restoreWaitOurs})),
@@ -78,7 +78,7 @@ func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation
 	if err != nil {
 		return err
 	}
-	return db.awaitTaken(ctx, number)
+	return db.awaitApplied(ctx, number)
 }
 
 // numbered commits p, and returns the resulting configuration number (next_cfg).
@@ -98,8 +98,8 @@ func (c *conn) numbered(ctx context.Context, p plan, root openVSwitch) (int, err
 	return int(n), nil
 }
 
-// awaitTaken waits until ovs-vswitchd has applied the configuration number.
-func (db *DB) awaitTaken(ctx context.Context, number int) error {
+// awaitApplied waits until ovs-vswitchd has applied the configuration number.
+func (db *DB) awaitApplied(ctx context.Context, number int) error {
 	for {
 		next := db.next()
 		c, err := db.current()

@@ -20,9 +20,9 @@ func TestRestoreWait(t *testing.T) {
 		waitChanged(t, db, func() bool { return mustObserve(t, db).RestoreWait == want }, "to see the key")
 	}
 	seen(RestoreWait{})
-	must(t, db.HoldAtStart(soon(t), "17.4"))
+	must(t, db.SetRestoreWait(soon(t), "17.4"))
 	seen(RestoreWait{Set: true, Ours: true, Restored: "17.4"})
-	must(t, db.HoldAtStart(soon(t), "17.5"))
+	must(t, db.SetRestoreWait(soon(t), "17.5"))
 	seen(RestoreWait{Set: true, Ours: true, Restored: "17.5"})
 	o.Ctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
 	seen(RestoreWait{Set: true, Restored: "17.5"})

@@ -10,8 +10,8 @@ const (
 	// atOnce is how many ports RemoveRetired removes before it waits for ovs-vswitchd. Each blocks the userspace datapath,
 	// packets and flows, for 10 ms.
 	atOnce = 4
-	// takenLimit is how long RemoveRetired waits for ovs-vswitchd.
-	takenLimit = 5 * time.Second
+	// applyTimeout is how long RemoveRetired waits for ovs-vswitchd.
+	applyTimeout = 5 * time.Second
 )
 
 // RemoveRetired removes the bridge's ports that Prune has retired, in this or another process, and returns their names
@@ -62,7 +62,7 @@ func removal(s snapshot, name string, some bool) (p plan, ports []string) {
 	for port, h := range s.portsOf(b) {
 		if h.ExternalIDs[markKey] == markRetired && !(some && len(gone) == atOnce) {
 			gone, ports = append(gone, h.port.UUID), append(ports, port)
-			p.did("port %s removed", port)
+			p.record("port %s removed", port)
 		}
 	}
 	if len(gone) > 0 {
@@ -73,9 +73,9 @@ func removal(s snapshot, name string, some bool) (p plan, ports []string) {
 }
 
 func (db *DB) awaitRemoval(ctx context.Context, number int) error {
-	ctx, cancel := context.WithTimeout(ctx, takenLimit)
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	if err := db.awaitTaken(ctx, number); err != nil {
+	if err := db.awaitApplied(ctx, number); err != nil {
 		return fmt.Errorf("stale pod ports were removed from the database only: %w", err)
 	}
 	return nil

@@ -44,9 +44,9 @@ func (s snapshot) portsOf(b bridge) map[string]portIface {
 	return out
 }
 
-// whole reports that no reference is dangling. The library applies an update table by table, so a reader may see part
-// of it.
-func (s snapshot) whole() bool {
+// consistent reports that no reference is dangling. The library applies an update table by table, so a reader may see
+// part of it.
+func (s snapshot) consistent() bool {
 	if s.root.UUID == "" {
 		return false
 	}
@@ -73,13 +73,13 @@ func (s snapshot) whole() bool {
 			return false
 		}
 	}
-	return s.wholeZones()
+	return s.consistentZones()
 }
 
 // pending reports that ovs-vswitchd has not applied the last change.
 func (s snapshot) pending() bool { return s.root.CurCfg < s.root.NextCfg }
 
-func (s snapshot) wholeZones() bool {
+func (s snapshot) consistentZones() bool {
 	for _, uuid := range s.root.Datapaths {
 		dp, ok := s.datapaths[uuid]
 		if !ok {

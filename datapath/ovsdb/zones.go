@@ -43,14 +43,14 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 		switch {
 		case ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones)):
 		case ok && zone.TimeoutPolicy != nil:
-			p.did("timeouts of conntrack zone %d removed, to be set again", number)
+			p.record("timeouts of conntrack zone %d removed, to be set again", number)
 			p.update("CT_Zone", zone.UUID, ovsdb.Row{"timeout_policy": ovsop.Refs()})
 		case s.pending():
 		case ok:
 			waiting[number] = zone
 		default:
 			name := fmt.Sprintf("zone_%d", number)
-			p.did("conntrack zone %d added", number)
+			p.record("conntrack zone %d added", number)
 			p.ops = append(p.ops, ovsop.Insert("CT_Zone", name,
 				ovsdb.Row{"external_ids": ovsop.Map(map[string]string{markKey: markZone})}))
 			added.GoMap[number] = ovsdb.UUID{GoUUID: name}
@@ -81,7 +81,7 @@ func (p *plan) setTimeouts(zones map[int]ctZone, policy string, want Zones) {
 			ovsdb.Row{"timeouts": seconds(want.Timeouts), "external_ids": ovsop.Map(ids)}))
 	}
 	for _, number := range slices.Sorted(maps.Keys(zones)) {
-		p.did("timeouts of conntrack zone %d set", number)
+		p.record("timeouts of conntrack zone %d set", number)
 		p.update("CT_Zone", zones[number].UUID, ovsdb.Row{"timeout_policy": ovsop.Refs(policy)})
 	}
 }
@@ -99,7 +99,7 @@ func (p *plan) removeZones(dp datapath, numbers []int) {
 	var keys ovsdb.OvsSet
 	for _, number := range numbers {
 		keys.GoSet = append(keys.GoSet, number)
-		p.did("timeouts of conntrack zone %d removed", number)
+		p.record("timeouts of conntrack zone %d removed", number)
 	}
 	if len(numbers) > 0 {
 		p.mutate("Datapath", dp.UUID, ovsop.Delete("ct_zones", keys))

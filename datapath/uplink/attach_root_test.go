@@ -222,7 +222,7 @@ func TestRootMend(t *testing.T) {
 			t.Errorf("%s changes nothing", change)
 		}
 		u := f.open()
-		f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+		f.node.Must(func() error { _, err := u.Repair(context.Background()); return err })
 		f.reached()
 		if strings.Contains(change, "flush") || strings.Contains(change, "down") {
 			continue // with the addresses go those that expire, which only a router brings back
@@ -231,7 +231,7 @@ func TestRootMend(t *testing.T) {
 	}
 	f.node.IP("link set eth0 mtu 1450")
 	u := f.open()
-	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+	f.node.Must(func() error { _, err := u.Repair(context.Background()); return err })
 	if out := f.node.IP("link show br-uplink"); !strings.Contains(out, "mtu 1450") {
 		t.Errorf("the NIC has MTU 1450: %s", out)
 	}
@@ -269,7 +269,7 @@ func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
 	f.node.IP("route del 10.88.1.0/24")
 	u := f.open()
 	f.node.Must(func() error {
-		steps, err := u.Mend(context.Background())
+		steps, err := u.Repair(context.Background())
 		if len(steps) > 0 {
 			t.Errorf("steps without its route: %v", steps)
 		}

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// letLimit is how long ovs-vswitchd may take to release a device, before it is removed by force.
-	letLimit = 2 * time.Second
+	// releaseTimeout is how long ovs-vswitchd may take to release a device, before it is removed by force.
+	releaseTimeout = 2 * time.Second
 	// routerLimit is how long a router may take to answer a solicitation: 0.5 s (RFC 4861, 6.2.6), or 3 s after its last
 	// advertisement.
 	routerLimit = 4 * time.Second
@@ -32,11 +32,11 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	defer cancel()
 	switch name {
 	case stepClear:
-		return with(u.nic, u.addressesToNIC)
+		return withLink(u.nic, u.addressesToNIC)
 	case stepMute:
 		return unmute(ctx)
 	case stepRoutes:
-		if err := with(u.nic, u.routesToNIC); err != nil {
+		if err := withLink(u.nic, u.routesToNIC); err != nil {
 			return err
 		}
 		// At once: replies to what now leaves through the NIC still arrive on br-uplink.
@@ -50,7 +50,7 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	case stepSteer:
 		return u.stopSteering()
 	case stepNIC:
-		return with(u.nic, func(nic netlink.Link) error { return u.finishNIC(ctx, nic) })
+		return withLink(u.nic, func(nic netlink.Link) error { return u.finishNIC(ctx, nic) })
 	}
 	return fmt.Errorf("unknown step %q", name)
 }
@@ -63,11 +63,11 @@ func (u *Uplink) addressesToNIC(nic netlink.Link) error {
 		return err
 	}
 	ipv6Err := u.ipv6ToNIC(nic.Attrs().Name)
-	have, err := hoststate.AddressesOf(place(nic))
+	have, err := hoststate.AddressesOf(iface(nic))
 	if err != nil {
 		return errors.Join(ipv6Err, err)
 	}
-	want, err := u.addressesBack(place(nic), unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
+	want, err := u.addressesBack(iface(nic), unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
 	if err != nil {
 		return errors.Join(ipv6Err, err)
 	}
@@ -90,25 +90,25 @@ func (u *Uplink) ipv6ToNIC(name string) error {
 
 // addressesBack returns the journal's addresses, with their current lifetimes, and those added to br-uplink since. more
 // are extra flags for the IPv6 ones.
-func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Object, error) {
+func (u *Uplink) addressesBack(nic hoststate.Iface, more uint32) ([]hoststate.Object, error) {
 	j := u.journal
 	var now []hoststate.Object
-	at := hoststate.Place{}
+	at := hoststate.Iface{}
 	if device, err := findLink(j.Bridge.Name); err != nil {
 		return nil, err
 	} else if device != nil {
-		at = place(device)
+		at = iface(device)
 		if now, err = hoststate.AddressesOf(at); err != nil {
 			return nil, err
 		}
 	}
 	var want []hoststate.Object
-	put := func(o hoststate.Object, from hoststate.Place, age time.Duration) {
+	put := func(o hoststate.Object, from hoststate.Iface, age time.Duration) {
 		flags := more
 		if !o.IsIPv6() {
 			flags = 0
 		}
-		if a, ok := hoststate.AddressOn(o, from, nic, flags, age); ok && nic.Takes(o) {
+		if a, ok := hoststate.AddressOn(o, from, nic, flags, age); ok && nic.Supports(o) {
 			want = append(want, a)
 		}
 	}
@@ -116,7 +116,7 @@ func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Ob
 		put(u.renewed(o, now))
 	}
 	for _, o := range now {
-		if !hoststate.Has(j.NIC.Addresses, o) && !o.FromRA() && !o.MadeWithoutUs() {
+		if !hoststate.Has(j.NIC.Addresses, o) && !o.FromRA() && !o.KernelGenerated() {
 			put(o, at, 0)
 		}
 	}
@@ -125,12 +125,12 @@ func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Ob
 
 // renewed returns the journal's address with the current lifetimes of br-uplink's, and their age.
 func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
-	hoststate.Object, hoststate.Place, time.Duration) {
+	hoststate.Object, hoststate.Iface, time.Duration) {
 	i := slices.IndexFunc(now, func(n hoststate.Object) bool { return hoststate.SameAddress(n, o) })
 	if i >= 0 && o.Expires() {
-		return hoststate.WithLifetimesOf(o, now[i]), u.journal.NIC.Place, 0
+		return hoststate.WithLifetimesOf(o, now[i]), u.journal.NIC.Iface, 0
 	}
-	return o, u.journal.NIC.Place, u.elapsed()
+	return o, u.journal.NIC.Iface, u.elapsed()
 }
 
 // upNIC sets the NIC up, if it was up before: a NIC that is down accepts no routes, and loses its IPv6 addresses.
@@ -152,18 +152,18 @@ func (u *Uplink) routesToNIC(nic netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	from := hoststate.Place{Name: u.journal.Bridge.Name}
+	from := hoststate.Iface{Name: u.journal.Bridge.Name}
 	var now []hoststate.Object
 	if device != nil {
-		from = place(device)
+		from = iface(device)
 		if now, err = hoststate.RoutesOf(from); err != nil {
 			return err
 		}
-		hoststate.CopyLiveNeighbours(from, place(nic))
+		hoststate.CopyLiveNeighbours(from, iface(nic))
 	}
-	moves := u.moves(now, u.journal.NIC.Routes, from, place(nic))
+	moves := u.moves(now, u.journal.NIC.Routes, from, iface(nic))
 	for _, o := range u.addedRoutes(now, from) {
-		if r, _ := hoststate.RouteOn(o, from, place(nic), 0); place(nic).Takes(o) {
+		if r, _ := hoststate.RouteOn(o, from, iface(nic), 0); iface(nic).Supports(o) {
 			moves = append(moves, hoststate.RouteMove{Old: o, New: r})
 		}
 	}
@@ -172,15 +172,15 @@ func (u *Uplink) routesToNIC(nic netlink.Link) error {
 
 func (u *Uplink) rulesToNIC() error {
 	var rules []hoststate.Object
-	from := hoststate.Place{Name: u.journal.Bridge.Name}
+	from := hoststate.Iface{Name: u.journal.Bridge.Name}
 	for _, r := range u.journal.NIC.Rules {
-		rules = append(rules, hoststate.RuleOn(r, u.journal.NIC.Place, from))
+		rules = append(rules, hoststate.RuleOn(r, u.journal.NIC.Iface, from))
 	}
-	return hoststate.MoveRules(rules, from, u.journal.NIC.Place)
+	return hoststate.MoveRules(rules, from, u.journal.NIC.Iface)
 }
 
 // addedRoutes returns the routes added to br-uplink since. The kernel's and Fairlead's own are deleted with it.
-func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (added []hoststate.Object) {
+func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Iface) (added []hoststate.Object) {
 	known := u.routesOn(device)
 	for _, o := range now {
 		if !o.Expires() && o.Protocol() != unix.RTPROT_KERNEL && !o.IsFairleads() && !hoststate.HasRoute(known, o) {
@@ -225,7 +225,7 @@ func (u *Uplink) waitReleased(ctx context.Context, name string, gone func() (boo
 		return err
 	}
 	if u.journal.Yielded != hungStart && vswitchd.Running(u.journal.DB.RunDir) {
-		ctx, cancel := context.WithTimeout(ctx, letLimit)
+		ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 		defer cancel()
 		if err := poll(ctx, "ovs-vswitchd to release "+name, gone); err == nil {
 			return nil
@@ -239,7 +239,7 @@ func (u *Uplink) clearDevice() error {
 	if err != nil || device == nil {
 		return err
 	}
-	if err := makeNoAddress(device.Attrs().Name); err != nil { // while it is being deleted
+	if err := disableAddrGen(device.Attrs().Name); err != nil { // while it is being deleted
 		return err
 	}
 	return removeAddresses(device)
@@ -267,21 +267,21 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 // "promisc" behind when it is killed), neighbours, and address generation by the kernel.
 func (u *Uplink) finishNIC(ctx context.Context, nic netlink.Link) error {
 	j, name := u.journal, nic.Attrs().Name
-	want, err := u.addressesBack(place(nic), 0)
+	want, err := u.addressesBack(iface(nic), 0)
 	if err != nil {
 		return err
 	}
 	errs := []error{u.setFlags(nic), hoststate.ChangeAddresses(want),
-		hoststate.PutNeighbours(j.NIC.Neighbours, place(nic))}
+		hoststate.PutNeighbours(j.NIC.Neighbours, iface(nic))}
 	for _, parameter := range []string{hoststate.DisableIPv6, hoststate.AddrGenMode} {
 		if value, known := j.NIC.Sysctls[parameter]; known {
 			errs = append(errs, hoststate.SetSysctl(name, parameter, value))
 		}
 	}
-	extra, err := u.extraRoutes(place(nic))
+	extra, err := u.extraRoutes(iface(nic))
 	errs = append(errs, err, hoststate.Remove(extra))
 	if slices.ContainsFunc(j.NIC.Routes, hoststate.Object.FromRouter) {
-		hoststate.AwaitRouter(ctx, place(nic), routerLimit)
+		hoststate.AwaitRouter(ctx, iface(nic), routerLimit)
 	}
 	return errors.Join(errs...)
 }

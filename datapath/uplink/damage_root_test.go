@@ -185,7 +185,7 @@ func damageEvents() []damageEvent {
 			damage()
 			f.exitCleanup()
 			f.node.Must(func() error {
-				_, err := u.Mend(context.Background())
+				_, err := u.Repair(context.Background())
 				return err
 			})
 			if r := journal.Read(f.journal, u.bootID); !r.Both || r.Err != nil {

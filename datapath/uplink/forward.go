@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 )
 
-// look is how often to check whether Open vSwitch has done something: short, since packets may be waiting.
-const look = 300 * time.Microsecond
+// pollInterval is how often to check whether Open vSwitch has done something: short, since packets may be waiting.
+const pollInterval = 300 * time.Microsecond
 
 // poll calls done until it returns true, fails, or ctx ends; what describes what it waits for.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
@@ -27,7 +27,7 @@ func poll(ctx context.Context, what string, done func() (bool, error)) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("timed out waiting for %s", what)
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -40,27 +40,27 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 		return u.makeBridge(ctx)
 	case stepDevice:
 		if u.journal.UplinkMode() == api.UplinkSteer {
-			return with(u.device, u.readyPort)
+			return withLink(u.device, u.readyPort)
 		}
-		return with(u.device, u.readyDevice)
+		return withLink(u.device, u.readyDevice)
 	case stepSteer:
 		return u.steer()
 	case stepAddresses:
-		return with(u.device, u.addressesToDevice)
+		return withLink(u.device, u.addressesToDevice)
 	case stepPort:
 		return u.takeNIC(ctx)
 	case stepRoutes:
-		return with(u.device, u.routesToDevice)
+		return withLink(u.device, u.routesToDevice)
 	case stepMute:
 		return mute(ctx, u.journal.NIC.Name)
 	case stepClear:
-		return with(u.nic, u.clearNIC)
+		return withLink(u.nic, u.clearNIC)
 	}
 	return fmt.Errorf("unknown step %q", name)
 }
 
-// with does a part of a step with an interface, which must exist.
-func with(find func() (netlink.Link, error), do func(netlink.Link) error) error {
+// withLink does a part of a step with an interface, which must exist.
+func withLink(find func() (netlink.Link, error), do func(netlink.Link) error) error {
 	l, err := find()
 	if err != nil {
 		return err
@@ -80,14 +80,14 @@ func (u *Uplink) makeBridge(ctx context.Context) error {
 		return err
 	}
 	// On the userspace datapath it sets the interface down once more to set its MAC, which removes IPv6 addresses.
-	return u.journal.DB.WaitTaken(ctx)
+	return u.journal.DB.WaitApplied(ctx)
 }
 
 // readyDevice gives br-uplink all that the NIC has except addresses and routes, and sets it up. The kernel must
 // generate no address: duplicate address detection would probe it on the wire, and the NIC would answer.
 func (u *Uplink) readyDevice(device netlink.Link) error {
 	j, name := u.journal, device.Attrs().Name
-	if err := makeNoAddress(name); err != nil {
+	if err := disableAddrGen(name); err != nil {
 		return err
 	}
 	if device.Attrs().HardwareAddr.String() != j.NIC.MAC {
@@ -120,11 +120,11 @@ func (u *Uplink) setUp(device netlink.Link) error {
 	if err := netlink.LinkSetUp(device); err != nil {
 		return fmt.Errorf("setting %s up: %w", name, err)
 	}
-	return with(u.nic, u.upNIC)
+	return withLink(u.nic, u.upNIC)
 }
 
-// makeNoAddress keeps the kernel from generating a link-local address for the interface.
-func makeNoAddress(name string) error {
+// disableAddrGen keeps the kernel from generating a link-local address for the interface.
+func disableAddrGen(name string) error {
 	if !kernel.HasIPv6() {
 		return nil
 	}
@@ -134,15 +134,15 @@ func makeNoAddress(name string) error {
 // addressesToDevice adds the addresses to br-uplink; for now the NIC keeps them too. They add no routes: those follow
 // later, and must stay on the NIC until then.
 func (u *Uplink) addressesToDevice(device netlink.Link) error {
-	have, err := hoststate.AddressesOf(place(device))
+	have, err := hoststate.AddressesOf(iface(device))
 	if err != nil {
 		return err
 	}
-	want := u.addressesOn(place(device), unix.IFA_F_NOPREFIXROUTE|unix.IFA_F_NODAD)
+	want := u.addressesOn(iface(device), unix.IFA_F_NOPREFIXROUTE|unix.IFA_F_NODAD)
 	if err := hoststate.PutAddresses(want, have); err != nil {
 		return err
 	}
-	if err := hoststate.PutNeighbours(u.journal.NIC.Neighbours, place(device)); err != nil {
+	if err := hoststate.PutNeighbours(u.journal.NIC.Neighbours, iface(device)); err != nil {
 		return err
 	}
 	// Now the kernel finds its link-local address in place, and continues as on the NIC: it solicits routers.
@@ -159,11 +159,11 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moves, err := u.movesToDevice(place(device))
+	moves, err := u.movesToDevice(iface(device))
 	if err != nil {
 		return err
 	}
-	hoststate.CopyLiveNeighbours(u.journal.NIC.Place, place(device))
+	hoststate.CopyLiveNeighbours(u.journal.NIC.Iface, iface(device))
 	if err := u.journal.DB.AddNIC(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 	if err := u.journal.DB.Retranslate(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
 		return err
 	}
-	return u.journal.DB.WaitTaken(ctx)
+	return u.journal.DB.WaitApplied(ctx)
 }
 
 func (u *Uplink) waitTaken(ctx context.Context) error {
@@ -201,23 +201,23 @@ func (u *Uplink) waitTaken(ctx context.Context) error {
 
 // movesToDevice returns the moves of the journal's routes, of routes from advertisements on the NIC since, and of
 // Fairlead's routes to pods on other nodes, which would be deleted with the NIC's addresses.
-func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, error) {
+func (u *Uplink) movesToDevice(device hoststate.Iface) ([]hoststate.RouteMove, error) {
 	nic, err := u.nic()
 	if err != nil {
 		return nil, err
 	}
-	now, err := hoststate.RoutesOf(place(nic))
+	now, err := hoststate.RoutesOf(iface(nic))
 	if err != nil {
 		return nil, err
 	}
-	return u.moves(now, u.journal.NIC.Routes, place(nic), device), nil
+	return u.moves(now, u.journal.NIC.Routes, iface(nic), device), nil
 }
 
 // moves returns the moves of the journal's routes that do not expire, whether or not they are on the interface, and of
 // those on it that do, or are Fairlead's.
-func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place) (moves []hoststate.RouteMove) {
-	add := func(o hoststate.Object, at hoststate.Place) {
-		if r, ok := hoststate.RouteOn(o, at, to, 0); ok && to.Takes(o) {
+func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Iface) (moves []hoststate.RouteMove) {
+	add := func(o hoststate.Object, at hoststate.Iface) {
+		if r, ok := hoststate.RouteOn(o, at, to, 0); ok && to.Supports(o) {
 			old, _ := hoststate.RouteOn(o, at, from, 0)
 			if o.Expires() || o.IsFairleads() {
 				old = o
@@ -227,7 +227,7 @@ func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place
 	}
 	for _, o := range journal {
 		if !o.Expires() {
-			add(o, u.journal.NIC.Place)
+			add(o, u.journal.NIC.Iface)
 		}
 	}
 	for _, o := range now {
@@ -239,14 +239,14 @@ func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place
 }
 
 func (u *Uplink) routesToDevice(device netlink.Link) error {
-	moves, err := u.movesToDevice(place(device))
+	moves, err := u.movesToDevice(iface(device))
 	if err != nil {
 		return err
 	}
 	if err := hoststate.MoveRoutes(moves); err != nil {
 		return err
 	}
-	return hoststate.MoveRules(u.journal.NIC.Rules, u.journal.NIC.Place, place(device))
+	return hoststate.MoveRules(u.journal.NIC.Rules, u.journal.NIC.Iface, iface(device))
 }
 
 // clearNIC removes the addresses from the NIC, and disables IPv6 there so that none is generated, even when its link
@@ -264,7 +264,7 @@ func (u *Uplink) clearNIC(nic netlink.Link) error {
 }
 
 func removeAddresses(l netlink.Link) error {
-	have, err := hoststate.AddressesOf(place(l))
+	have, err := hoststate.AddressesOf(iface(l))
 	if err != nil {
 		return err
 	}

@@ -29,16 +29,16 @@ type traces struct {
 	dbErr  error
 }
 
-// found rebuilds the journal from what can be read of it, and from the kernel and OVSDB. The journal that it returns
-// leads back to detached, and is nil if there are no traces of an uplink on the node.
-func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) {
+// rebuildJournal derives the journal from what can be read of it, and from the kernel and OVSDB. The journal that it
+// returns leads back to detached, and is nil if there are no traces of an uplink on the node.
+func (u *Uplink) rebuildJournal(ctx context.Context, r journal.Record) (*Journal, error) {
 	j, why := Journal{}, r.Err
 	if r.Parts != nil {
 		j = *r.Parts
 	} else if why == nil {
 		why = fmt.Errorf("the uplink's journal %s is missing", u.path)
 	}
-	t, err := u.traced(ctx, &j, r.Parts == nil)
+	t, err := u.readTraces(ctx, &j, r.Parts == nil)
 	if err != nil || !t.ofUplink(r.Parts) {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) 
 		j.Phase = Restoring
 	}
 	phase := j.Phase
-	journal.GoBack(&j, why.Error())
+	journal.StartRestore(&j, why.Error())
 	j.Version, j.Phase, j.Mode = journal.Version, phase, t.mode(j)
 	if j.BootID, err = u.bootOf(j, t); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func (t traces) datapath() string {
 	return api.DatapathNetdev
 }
 
-// traced reads the traces from kernel and database, and completes the database's location in j.
-func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces, err error) {
+// readTraces reads the traces from kernel and database, and completes the database's location in j.
+func (u *Uplink) readTraces(ctx context.Context, j *Journal, missing bool) (t traces, err error) {
 	if t.device, err = findLink(BridgeName); err != nil {
 		return t, err
 	}
@@ -169,7 +169,7 @@ func (u *Uplink) bootOf(j Journal, t traces) (string, error) {
 		return u.bootID, nil
 	}
 	if t.device != nil {
-		addresses, err := hoststate.AddressesOf(place(t.device))
+		addresses, err := hoststate.AddressesOf(iface(t.device))
 		if err != nil || len(addresses) > 0 {
 			return u.bootID, err
 		}
@@ -184,7 +184,7 @@ func findNIC(j *Journal, name string, device netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	j.NIC = hoststate.Link{Place: hoststate.Place{Name: name, Index: math.MaxInt32}, MTU: 1500, Sysctls: had.Sysctls,
+	j.NIC = hoststate.Link{Iface: hoststate.Iface{Name: name, Index: math.MaxInt32}, MTU: 1500, Sysctls: had.Sysctls,
 		ReadAt: hoststate.SinceBoot()}
 	if link == nil { // it is gone, and nothing can be restored to it
 		return nil
@@ -193,23 +193,23 @@ func findNIC(j *Journal, name string, device netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	j.NIC.Place, j.NIC.MAC, j.NIC.MTU, j.NIC.Flags = now.Place, now.MAC, now.MTU, had.Flags
+	j.NIC.Iface, j.NIC.MAC, j.NIC.MTU, j.NIC.Flags = now.Iface, now.MAC, now.MTU, had.Flags
 	if j.NIC.Flags&unix.IFF_UP == 0 {
 		j.NIC.Flags = now.Flags&^unix.IFF_PROMISC | unix.IFF_UP
 	}
 	if had.Index == now.Index {
 		j.NIC.Add(had)
 	}
-	j.NIC.Add(now.On(now.Place))
-	there := hoststate.Link{Place: hoststate.Place{Name: BridgeName}, ReadAt: now.ReadAt}
+	j.NIC.Add(now.On(now.Iface))
+	there := hoststate.Link{Iface: hoststate.Iface{Name: BridgeName}, ReadAt: now.ReadAt}
 	if device != nil {
 		if there, err = hoststate.Read(BridgeName); err != nil {
 			return err
 		}
-	} else if there.Rules, err = hoststate.RulesOf(there.Place); err != nil {
+	} else if there.Rules, err = hoststate.RulesOf(there.Iface); err != nil {
 		return err // rules outlive the interface
 	}
-	j.NIC.Add(there.On(now.Place))
+	j.NIC.Add(there.On(now.Iface))
 	j.NIC.Sysctls = ipv6Before(had.Sysctls, now.Sysctls, there.Sysctls)
 	return nil
 }

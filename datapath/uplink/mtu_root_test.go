@@ -21,23 +21,23 @@ func TestRootSmallMTU(t *testing.T) {
 	}
 	f.reached4("not attached")
 	f.node.IP("link set eth0 mtu 1500")
-	for _, mended := range []bool{true, false} {
+	for _, repaired := range []bool{true, false} {
 		f.batch(`-6 addr add fd00::11/64 dev eth0 nodad
 -6 route add default via fd00::1 dev eth0 metric 30 proto static
 -6 neigh add fd00::5 lladdr 02:00:00:00:00:55 dev eth0 nud permanent
 `)
 		f.nextAgent()
-		if mended {
+		if repaired {
 			f.node.IP("link set eth0 mtu 1000")
-			f.mends()
+			f.repairs()
 			f.reached4("attached")
 			f.node.IP("link set eth0 mtu 1500")
-			f.mends()
+			f.repairs()
 			f.reached()
 		}
 		f.node.IP("link set eth0 mtu 1000")
-		if mended {
-			f.mends()
+		if repaired {
+			f.repairs()
 		}
 		if err := f.restore(); err != nil {
 			t.Errorf("restore: %v", err)
@@ -50,13 +50,13 @@ func TestRootSmallMTU(t *testing.T) {
 	}
 }
 
-// mends has the agent repair, which succeeds soon: Open vSwitch sets MTUs asynchronously.
-func (f *fixture) mends() {
+// repairs has the agent repair, which succeeds soon: Open vSwitch sets MTUs asynchronously.
+func (f *fixture) repairs() {
 	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, "the uplink is as it should be", func() bool {
 		var steps []string
 		var err error
-		f.onNode(func(ctx context.Context, u *Uplink) error { steps, err = u.Mend(ctx); return nil })
+		f.onNode(func(ctx context.Context, u *Uplink) error { steps, err = u.Repair(ctx); return nil })
 		if err != nil {
 			f.t.Log(err)
 		}

@@ -71,48 +71,48 @@ func (u *Uplink) observeBridge(o *Observed, s rows.State, nic, device netlink.Li
 	return err
 }
 
-func place(l netlink.Link) hoststate.Place {
-	return hoststate.Place{Name: l.Attrs().Name, Index: l.Attrs().Index}
+func iface(l netlink.Link) hoststate.Iface {
+	return hoststate.Iface{Name: l.Attrs().Name, Index: l.Attrs().Index}
 }
 
 func (u *Uplink) observeDevice(o *Observed, device netlink.Link) error {
 	j, a := u.journal, device.Attrs()
 	o.Ready = a.RawFlags&unix.IFF_UP != 0 && a.HardwareAddr.String() == j.NIC.MAC && a.MTU == j.Bridge.MTU
-	addresses, err := hoststate.AddressesOf(place(device))
+	addresses, err := hoststate.AddressesOf(iface(device))
 	if err != nil {
 		return err
 	}
-	routes, err := hoststate.RoutesOf(place(device))
+	routes, err := hoststate.RoutesOf(iface(device))
 	if err != nil {
 		return err
 	}
 	o.Bare = len(addresses) == 0
 	mode, err := hoststate.Sysctl(a.Name, hoststate.AddrGenMode)
 	generates := err != nil || mode == hoststate.GenEUI64 // without IPv6 there is no such parameter
-	o.OnDevice.Addresses = hasAll(u.addressesOn(place(device), 0), addresses, hoststate.Has) &&
+	o.OnDevice.Addresses = hasAll(u.addressesOn(iface(device), 0), addresses, hoststate.Has) &&
 		(generates || j.NIC.Sysctls[hoststate.AddrGenMode] != hoststate.GenEUI64)
-	o.OnDevice.Routes = hasAll(u.routesOn(place(device)), routes, hoststate.HasRoute)
-	rules, err := hoststate.RulesOf(place(device))
+	o.OnDevice.Routes = hasAll(u.routesOn(iface(device)), routes, hoststate.HasRoute)
+	rules, err := hoststate.RulesOf(iface(device))
 	if err != nil {
 		return err
 	}
 	for _, r := range j.NIC.Rules {
-		o.OnDevice.Routes = o.OnDevice.Routes && hoststate.HasRule(rules, hoststate.RuleOn(r, j.NIC.Place, place(device)))
+		o.OnDevice.Routes = o.OnDevice.Routes && hoststate.HasRule(rules, hoststate.RuleOn(r, j.NIC.Iface, iface(device)))
 	}
 	return nil
 }
 
 func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	j := u.journal
-	addresses, err := hoststate.AddressesOf(place(nic))
+	addresses, err := hoststate.AddressesOf(iface(nic))
 	if err != nil {
 		return err
 	}
-	routes, err := hoststate.RoutesOf(place(nic))
+	routes, err := hoststate.RoutesOf(iface(nic))
 	if err != nil {
 		return err
 	}
-	rules, err := hoststate.RulesOf(place(nic))
+	rules, err := hoststate.RulesOf(iface(nic))
 	if err != nil {
 		return err
 	}
@@ -122,21 +122,21 @@ func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	disabled, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6)
 	noIPv6 := err != nil || disabled == "1" // without IPv6 there is no such parameter
 	o.NICBare = noIPv6 && len(addresses) == 0
-	o.OnNIC.Addresses = hasAll(u.addressesOn(place(nic), 0), addresses, hoststate.Has)
-	o.OnNIC.Routes = hasAll(u.routesOn(place(nic)), routes, hoststate.HasRoute) &&
+	o.OnNIC.Addresses = hasAll(u.addressesOn(iface(nic), 0), addresses, hoststate.Has)
+	o.OnNIC.Routes = hasAll(u.routesOn(iface(nic)), routes, hoststate.HasRoute) &&
 		hasAll(j.NIC.Rules, rules, hoststate.HasRule)
 	left, err := u.leftOnDevice()
 	if err != nil {
 		return err
 	}
 	o.OnNIC.Routes = o.OnNIC.Routes && !left
-	o.NICWhole, err = u.nicWhole(nic, addresses)
+	o.NICWhole, err = u.nicRestored(nic, addresses)
 	return err
 }
 
 // leftOnDevice reports whether a route or rule of the journal still refers to br-uplink.
 func (u *Uplink) leftOnDevice() (bool, error) {
-	rules, err := hoststate.RulesOf(hoststate.Place{Name: u.journal.Bridge.Name}) // they outlive the interface
+	rules, err := hoststate.RulesOf(hoststate.Iface{Name: u.journal.Bridge.Name}) // they outlive the interface
 	if err != nil || len(rules) > 0 {
 		return true, err
 	}
@@ -144,18 +144,18 @@ func (u *Uplink) leftOnDevice() (bool, error) {
 	if err != nil || device == nil {
 		return false, err
 	}
-	routes, err := hoststate.RoutesOf(place(device))
+	routes, err := hoststate.RoutesOf(iface(device))
 	if err != nil {
 		return false, err
 	}
-	want := u.routesOn(place(device))
+	want := u.routesOn(iface(device))
 	return slices.ContainsFunc(routes, func(r hoststate.Object) bool {
-		return hoststate.HasRoute(want, r) && !r.Expires() && u.journal.NIC.Takes(r)
+		return hoststate.HasRoute(want, r) && !r.Expires() && u.journal.NIC.Supports(r)
 	}), nil
 }
 
-// nicWhole compares what restore sets last.
-func (u *Uplink) nicWhole(nic netlink.Link, addresses []hoststate.Object) (bool, error) {
+// nicRestored compares what restore sets last.
+func (u *Uplink) nicRestored(nic netlink.Link, addresses []hoststate.Object) (bool, error) {
 	j := u.journal
 	const flags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_UP
 	if nic.Attrs().RawFlags&flags != j.NIC.Flags&flags {
@@ -166,27 +166,27 @@ func (u *Uplink) nicWhole(nic netlink.Link, addresses []hoststate.Object) (bool,
 			return false, nil
 		}
 	}
-	for _, want := range u.addressesOn(place(nic), 0) {
-		if !slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return hoststate.AlikeAddresses(o, want) }) {
+	for _, want := range u.addressesOn(iface(nic), 0) {
+		if !slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return hoststate.EqualAddresses(o, want) }) {
 			return false, nil
 		}
 	}
-	extra, err := u.extraRoutes(place(nic))
+	extra, err := u.extraRoutes(iface(nic))
 	if err != nil || len(extra) > 0 {
 		return false, err
 	}
-	return hoststate.HasNeighbours(j.NIC.Neighbours, place(nic))
+	return hoststate.HasNeighbours(j.NIC.Neighbours, iface(nic))
 }
 
 // extraRoutes returns the kernel's routes on the NIC that were not there before: it adds one for each address.
-func (u *Uplink) extraRoutes(nic hoststate.Place) ([]hoststate.Object, error) {
+func (u *Uplink) extraRoutes(nic hoststate.Iface) ([]hoststate.Object, error) {
 	have, err := hoststate.RoutesOf(nic)
 	if err != nil {
 		return nil, err
 	}
 	var before []hoststate.Object
 	for _, o := range u.journal.NIC.Routes {
-		r, _ := hoststate.RouteOn(o, u.journal.NIC.Place, hoststate.Place{Name: nic.Name, Index: nic.Index}, 0)
+		r, _ := hoststate.RouteOn(o, u.journal.NIC.Iface, hoststate.Iface{Name: nic.Name, Index: nic.Index}, 0)
 		before = append(before, r)
 	}
 	return slices.DeleteFunc(have, func(o hoststate.Object) bool {
@@ -201,13 +201,13 @@ func hasAll(want, have []hoststate.Object, has func(have []hoststate.Object, wan
 
 // addressesOn returns the journal's addresses as requests for an interface. Once moved, expiring ones are left to the
 // kernel, which renews them or lets them expire.
-func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.Object) {
+func (u *Uplink) addressesOn(p hoststate.Iface, more uint32) (list []hoststate.Object) {
 	j := u.journal
 	for _, o := range j.NIC.Addresses {
-		if o.Expires() && j.Phase == Attached || !p.Takes(o) {
+		if o.Expires() && j.Phase == Attached || !p.Supports(o) {
 			continue
 		}
-		if a, ok := hoststate.AddressOn(o, j.NIC.Place, p, more, u.elapsed()); ok {
+		if a, ok := hoststate.AddressOn(o, j.NIC.Iface, p, more, u.elapsed()); ok {
 			list = append(list, a)
 		}
 	}
@@ -215,10 +215,10 @@ func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.O
 }
 
 // routesOn returns the journal's routes as requests for an interface, without those that expire.
-func (u *Uplink) routesOn(p hoststate.Place) (list []hoststate.Object) {
+func (u *Uplink) routesOn(p hoststate.Iface) (list []hoststate.Object) {
 	for _, o := range u.journal.NIC.Routes {
-		if !o.Expires() && p.Takes(o) {
-			r, _ := hoststate.RouteOn(o, u.journal.NIC.Place, p, 0)
+		if !o.Expires() && p.Supports(o) {
+			r, _ := hoststate.RouteOn(o, u.journal.NIC.Iface, p, 0)
 			list = append(list, r)
 		}
 	}

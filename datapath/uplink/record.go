@@ -35,8 +35,8 @@ func (u *Uplink) save() error {
 	return u.unwritable
 }
 
-// note records a step back. It succeeds if either file was written.
-func (u *Uplink) note(step string) error {
+// recordUndo records a step back. It succeeds if either file was written.
+func (u *Uplink) recordUndo(step string) error {
 	err := u.write(step)
 	if err != nil && !u.recorded {
 		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
@@ -47,8 +47,8 @@ func (u *Uplink) note(step string) error {
 	return nil
 }
 
-// Unwritable returns why the last attempt to write the journal to disk failed, a *journal.Error, or nil. Mend tries it
-// each time.
+// Unwritable returns why the last attempt to write the journal to disk failed, a *journal.Error, or nil. Repair tries
+// it each time.
 func (u *Uplink) Unwritable() error { return u.unwritable }
 
 func (u *Uplink) tryDisk() error {
@@ -60,14 +60,14 @@ func (u *Uplink) tryDisk() error {
 // written itself, else what it finds on the node. A missing or damaged file is written again.
 func (u *Uplink) load(ctx context.Context) error {
 	r := journal.Read(u.path, u.bootID)
-	if err := u.doubt(&r); err != nil {
+	if err := u.discardOutdated(&r); err != nil {
 		return err
 	}
 	switch {
 	case r.Newest != nil:
 		u.journal = r.Newest
 	case u.journal == nil:
-		j, err := u.found(ctx, r)
+		j, err := u.rebuildJournal(ctx, r)
 		if err != nil || j == nil {
 			return err
 		}
@@ -87,9 +87,9 @@ func (u *Uplink) load(ctx context.Context) error {
 	return nil
 }
 
-// doubt discards a journal of another boot if this process has one of this boot, or if there is something that does not
-// survive a boot: addresses on br-uplink, or pinned programs of mode steer.
-func (u *Uplink) doubt(r *journal.Record) error {
+// discardOutdated drops a journal of another boot if this process has one of this boot, or if there is something that
+// does not survive a boot: addresses on br-uplink, or pinned programs of mode steer.
+func (u *Uplink) discardOutdated(r *journal.Record) error {
 	j := r.Newest
 	if j == nil || j.BootID == u.bootID {
 		return nil
@@ -103,11 +103,11 @@ func (u *Uplink) doubt(r *journal.Record) error {
 	if err != nil || device == nil {
 		return err
 	}
-	addresses, err := hoststate.AddressesOf(place(device))
+	addresses, err := hoststate.AddressesOf(iface(device))
 	if slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return !o.IP().IsLinkLocalUnicast() }) ||
 		pinned(cmp.Or(j.Pins, u.pins)) {
 		u.journal = nil // which is the same one
-		j.NIC = hoststate.Link{Place: j.NIC.Place}
+		j.NIC = hoststate.Link{Iface: j.NIC.Iface}
 		*r = journal.Record{Parts: j, Err: why}
 	}
 	return err

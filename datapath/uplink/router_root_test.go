@@ -81,7 +81,7 @@ func TestRootRouterAdvertisements(t *testing.T) {
 	valid.Store(20000)
 	nstest.Wait(t, time.Minute, "the kernel to renew the address on br-uplink", has(BridgeName, 20000))
 	u := f.open()
-	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+	f.node.Must(func() error { _, err := u.Repair(context.Background()); return err })
 	routes := f.node.IP("-6 route show default")
 	if n := strings.Count(routes, "proto ra"); n != 1 || !strings.Contains(routes, "dev br-uplink proto ra metric 1024") {
 		t.Errorf("one default route of the router's is wanted:\n%s", routes)

@@ -50,12 +50,12 @@ type Status struct {
 // Status reads journal and node. It changes nothing, but tests whether a file can be written to the journal's disk.
 func (u *Uplink) Status(ctx context.Context) (Status, error) {
 	r := journal.Read(u.path, u.bootID)
-	if err := u.doubt(&r); err != nil {
+	if err := u.discardOutdated(&r); err != nil {
 		return Status{}, err
 	}
 	if u.journal = r.Newest; u.journal == nil {
 		var err error
-		if u.journal, err = u.found(ctx, r); err != nil {
+		if u.journal, err = u.rebuildJournal(ctx, r); err != nil {
 			return Status{}, err
 		}
 	}

@@ -101,7 +101,7 @@ func TestRootSteerAttachAndRestore(t *testing.T) {
 	nic := f.plan().NIC
 	f.node.IP("link set " + nic + " promisc off")
 	u := f.open()
-	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+	f.node.Must(func() error { _, err := u.Repair(context.Background()); return err })
 	if out := f.node.IP("link show " + nic); !strings.Contains(out, "PROMISC") {
 		t.Errorf("the NIC does not receive packets for pods: %s", out)
 	}

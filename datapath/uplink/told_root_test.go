@@ -121,7 +121,7 @@ func TestRootUnasked(t *testing.T) {
 	f.nextAgent()
 	u, p := f.open(), f.plan()
 	f.onNode(func(ctx context.Context, u *Uplink) error { return u.Restore(ctx, ByHand) })
-	p.Unasked = true
+	p.Automatic = true
 	f.node.Must(func() error { return u.Attach(t.Context(), p) })
 	f.checkAfter(Detached, "restored manually, then an attach that was not asked for")
 	if u.Attached() || !u.Manual() {

@@ -36,7 +36,7 @@ func (u *Uplink) RollBack(ctx context.Context, why error, p Plan) error {
 	return u.rollBack(ctx, why, p, true)
 }
 
-// Rebuild restores what is missing, as Mend does, after it has removed br-uplink from Open vSwitch's database: for
+// Rebuild restores what is missing, as Repair does, after it has removed br-uplink from Open vSwitch's database: for
 // external changes that only ovs-vswitchd has, such as those to flows. Until br-uplink exists again, which takes as
 // long as an attach, nothing passes.
 func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
@@ -56,7 +56,7 @@ func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
 	err = u.journal.DB.Remove(limited, u.journal.Bridge)
 	u.after("removed the bridge")
 	if err == nil {
-		err = u.journal.DB.WaitTaken(limited)
+		err = u.journal.DB.WaitApplied(limited)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rebuilding %s: %w", u.journal.Bridge.Name, err)

@@ -81,8 +81,8 @@ type Plan struct {
 	// RetryAfter is the wait before another attach after one was undone. It doubles each time, up to 64 times as long.
 	// Zero: at once.
 	RetryAfter time.Duration
-	// Unasked: this attach was not requested. An uplink restored on request meanwhile is left alone.
-	Unasked bool
+	// Automatic: this attach was not requested. An uplink restored on request meanwhile is left alone.
+	Automatic bool
 	// AllowManaged allows attaching a NIC that a network manager manages.
 	AllowManaged bool
 
@@ -157,9 +157,9 @@ func (u *Uplink) Attached() bool {
 // ThisBoot reports whether the journal is of this boot.
 func (u *Uplink) ThisBoot() bool { return u.journal != nil && u.journal.BootID == u.bootID }
 
-// Mend restores what is missing of an attached uplink, and returns the steps that this took. It does nothing if the NIC
-// was restored meanwhile.
-func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
+// Repair restores what is missing of an attached uplink, and returns the steps that this took. It does nothing if the
+// NIC was restored meanwhile.
+func (u *Uplink) Repair(ctx context.Context) (steps []string, err error) {
 	unlock, err := u.lock(ctx)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		}
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
-		hoststate.DropStandIns(place(device))
+		hoststate.DropRedundantRoutes(iface(device))
 	}
 	u.did = nil
 	err = errors.Join(u.followMTU(), u.run(ctx))
@@ -189,7 +189,7 @@ func (u *Uplink) followMTU() error {
 		return err
 	}
 	u.journal.Bridge.MTU = nic.Attrs().MTU
-	_ = u.note("mtu") // the NIC has it anyway
+	_ = u.recordUndo("mtu") // the NIC has it anyway
 	return nil
 }
 
@@ -214,7 +214,7 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 }
 
 func (u *Uplink) attach(ctx context.Context, p Plan) error {
-	if err := u.finish(ctx); err != nil || p.Unasked && u.Manual() {
+	if err := u.finish(ctx); err != nil || p.Automatic && u.Manual() {
 		return err
 	}
 	if err := u.leaveOtherMode(ctx, p); err != nil {
@@ -273,7 +273,7 @@ func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
 	}
 	err := u.tryDisk() // otherwise it could not be attached again
 	if err == nil {
-		journal.GoBack(j, "the mode is to be "+want)
+		journal.StartRestore(j, "the mode is to be "+want)
 		if err = u.write("restore"); err == nil {
 			err = u.run(ctx)
 		}
@@ -333,18 +333,18 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	case u.journal == nil, u.isDetached() && u.journal.Reason == reason:
 		return nil
 	case u.isDetached():
-		journal.GoBack(u.journal, reason)
+		journal.StartRestore(u.journal, reason)
 		u.journal.Phase = Detached
-		return u.note("restore")
+		return u.recordUndo("restore")
 	}
 	return u.restore(ctx, reason, "")
 }
 
 // restore begins a restore, or continues one. yielded is for the journal.
 func (u *Uplink) restore(ctx context.Context, reason, yielded string) error {
-	journal.GoBack(u.journal, reason)
+	journal.StartRestore(u.journal, reason)
 	u.journal.Yielded = yielded
-	_ = u.note("restore") // a full disk is no reason to leave the node without its network
+	_ = u.recordUndo("restore") // a full disk is no reason to leave the node without its network
 	return u.run(ctx)
 }
 
@@ -353,14 +353,14 @@ func (u *Uplink) restore(ctx context.Context, reason, yielded string) error {
 func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool) error {
 	u.log.Error(why, "restoring the NIC", "nic", u.journal.NIC.Name)
 	j := u.journal
-	journal.GoBack(j, why.Error())
+	journal.StartRestore(j, why.Error())
 	_, j.Yielded = u.absent(context.WithoutCancel(ctx))
 	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch did not answer, and the next attach waits for it
 	j.Failed = !unreached
 	if j.Unreached || j.Failed {
 		journal.Postpone(j, p.RetryAfter)
 	}
-	_ = u.note("roll back") // as in restore
+	_ = u.recordUndo("roll back") // as in restore
 	err := u.run(ctx)
 	if errors.Is(err, ErrNotRecorded) {
 		return fmt.Errorf("%w; %w: %w", why, ErrRolledBack, err)
@@ -487,10 +487,10 @@ func (u *Uplink) ended(o Observed, err error) error {
 		return fmt.Errorf("the uplink was not completely restored: %w", err)
 	}
 	if !o.SameBoot {
-		journal.GoBack(u.journal, Rebooted)
+		journal.StartRestore(u.journal, Rebooted)
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
-	if err := u.note("detached"); err != nil {
+	if err := u.recordUndo("detached"); err != nil {
 		return err
 	}
 	u.log.Info("uplink detached", "nic", u.journal.NIC.Name, "reason", u.journal.Reason)

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
 
-// Question is a query for the users of Addrs.
-type Question struct {
+// ProbeRequest is a query for the users of Addrs.
+type ProbeRequest struct {
 	// NIC is the interface to probe on, by its name in the network namespace of the calling thread. It is up, and
 	// promiscuous if it filters VLANs in hardware: a port of Open vSwitch is.
 	NIC string
@@ -29,18 +29,18 @@ type Question struct {
 	Timeout time.Duration
 }
 
-// Ask returns the MAC of each address in use. It probes twice, so that one lost frame does not make an address look
+// Probe returns the MAC of each address in use. It probes twice, so that one lost frame does not make an address look
 // free, and returns early only if all are in use. The error says why it could not probe: then nothing is known about
 // any address.
-func Ask(ctx context.Context, q Question) (map[netip.Addr]api.MAC, error) {
-	used, err := q.ask(ctx)
+func Probe(ctx context.Context, q ProbeRequest) (map[netip.Addr]api.MAC, error) {
+	used, err := q.run(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("probing %v on %s, VLAN %d: %w", q.Addrs, q.NIC, q.VLAN, err)
 	}
 	return used, nil
 }
 
-func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
+func (q ProbeRequest) run(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	device, err := net.InterfaceByName(q.NIC)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ const mostLate = 1 << 12
 
 // round probes once and listens for half of the time. What arrived in that time counts however late the process reads
 // it: a process starved of CPU must not take an address for free.
-func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) error {
+func (q ProbeRequest) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) error {
 	for _, a := range q.Addrs {
 		if _, known := used[a]; known {
 			continue

@@ -28,7 +28,7 @@ func pair(t *testing.T) (node, far *nstest.NS) {
 	return node, far
 }
 
-func ask(t *testing.T, node *nstest.NS, q Question) map[netip.Addr]api.MAC {
+func ask(t *testing.T, node *nstest.NS, q ProbeRequest) map[netip.Addr]api.MAC {
 	t.Helper()
 	q.NIC = "eth0"
 	if q.Timeout == 0 {
@@ -36,7 +36,7 @@ func ask(t *testing.T, node *nstest.NS, q Question) map[netip.Addr]api.MAC {
 	}
 	var used map[netip.Addr]api.MAC
 	node.Must(func() (err error) {
-		used, err = Ask(t.Context(), q)
+		used, err = Probe(t.Context(), q)
 		return err
 	})
 	return used
@@ -76,7 +76,7 @@ func TestRootAskAKernel(t *testing.T) {
 	far.IP("addr add 192.0.2.7/24 dev eth0")
 	far.IP("addr add 2001:db8::7/64 dev eth0 nodad")
 	all := addrs("192.0.2.7", "192.0.2.8", "2001:db8::7", "2001:db8::8")
-	used, owner := ask(t, node, Question{Addrs: all}), macOf(t, far)
+	used, owner := ask(t, node, ProbeRequest{Addrs: all}), macOf(t, far)
 	if len(used) != 2 || used[all[0]] != owner || used[all[2]] != owner {
 		t.Errorf("%v are used, want %s and %s by %s", used, all[0], all[2], owner)
 	}
@@ -87,10 +87,10 @@ func TestRootAskAKernel(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("it goes on listening"))
 	defer cancel()
 	node.Must(func() error {
-		_, err := Ask(ctx, Question{NIC: "eth0", Addrs: addrs("192.0.2.7", "2001:db8::7"), Timeout: time.Hour})
+		_, err := Probe(ctx, ProbeRequest{NIC: "eth0", Addrs: addrs("192.0.2.7", "2001:db8::7"), Timeout: time.Hour})
 		return err
 	})
-	if used := ask(t, node, Question{Addrs: all, VLAN: 10}); len(used) != 0 {
+	if used := ask(t, node, ProbeRequest{Addrs: all, VLAN: 10}); len(used) != 0 {
 		t.Errorf("in VLAN 10, which the neighbour is not in, %v are used", used)
 	}
 }
@@ -152,7 +152,7 @@ func TestRootAskInAVLAN(t *testing.T) {
 		node, far := pair(t)
 		answer(t, far, 10, a, 0)
 		for vlan, want := range map[uint16]int{10: 1, 0: 0, 20: 0} {
-			if used := ask(t, node, Question{VLAN: vlan, Addrs: []netip.Addr{a}, Timeout: limit(want)}); len(used) != want {
+			if used := ask(t, node, ProbeRequest{VLAN: vlan, Addrs: []netip.Addr{a}, Timeout: limit(want)}); len(used) != want {
 				t.Errorf("VLAN %d: %v are used, want %d", vlan, used, want)
 			}
 		}
@@ -182,7 +182,7 @@ func TestRootHearAVLAN(t *testing.T) {
 			}
 		}()
 		for _, one := range a {
-			if used := ask(t, node, Question{VLAN: 10, Addrs: []netip.Addr{one}, Timeout: limit(want)}); len(used) != want {
+			if used := ask(t, node, ProbeRequest{VLAN: 10, Addrs: []netip.Addr{one}, Timeout: limit(want)}); len(used) != want {
 				t.Errorf("heard in VLAN %d, asked in 10: %v are used, want %d", heard, used, want)
 			}
 		}
@@ -197,7 +197,7 @@ func TestRootAskTwice(t *testing.T) {
 	node, far := pair(t)
 	a := netip.MustParseAddr("192.0.2.7")
 	answer(t, far, 0, a, 1)
-	if used := ask(t, node, Question{Addrs: []netip.Addr{a}, Timeout: 20 * time.Second}); used[a] != macOf(t, far) {
+	if used := ask(t, node, ProbeRequest{Addrs: []netip.Addr{a}, Timeout: 20 * time.Second}); used[a] != macOf(t, far) {
 		t.Errorf("%v are used: the second question was not asked, or not heard", used)
 	}
 }
@@ -224,7 +224,7 @@ func TestRootAskOfALateProcess(t *testing.T) {
 			return has
 		})
 		used := map[netip.Addr]api.MAC{}
-		q := Question{NIC: "eth0", Addrs: []netip.Addr{a}, Timeout: -time.Second} // its time is over
+		q := ProbeRequest{NIC: "eth0", Addrs: []netip.Addr{a}, Timeout: -time.Second} // its time is over
 		if err := q.round(asks, macOf(t, node), used); err != nil || used[a] != macOf(t, far) {
 			t.Errorf("%s: used is %v, %v: the answer was not read", a, used, err)
 		}
@@ -236,7 +236,7 @@ func TestRootAskNobody(t *testing.T) {
 	a := addrs("192.0.2.7")
 	for nic, want := range map[string]string{"lo": "not an Ethernet", "eth9": "no such network interface"} {
 		err := node.Do(func() error {
-			_, err := Ask(t.Context(), Question{NIC: nic, Addrs: a, Timeout: time.Second})
+			_, err := Probe(t.Context(), ProbeRequest{NIC: nic, Addrs: a, Timeout: time.Second})
 			return err
 		})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), nic) {
@@ -245,7 +245,7 @@ func TestRootAskNobody(t *testing.T) {
 	}
 	node.IP("link add eth0 type veth peer name eth1") // both down
 	err := node.Do(func() error {
-		_, err := Ask(t.Context(), Question{NIC: "eth0", Addrs: a, Timeout: time.Second})
+		_, err := Probe(t.Context(), ProbeRequest{NIC: "eth0", Addrs: a, Timeout: time.Second})
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "network is down") {
@@ -256,7 +256,7 @@ func TestRootAskNobody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err = node.Do(func() error {
-		_, err := Ask(ctx, Question{NIC: "eth0", Addrs: a, Timeout: time.Minute})
+		_, err := Probe(ctx, ProbeRequest{NIC: "eth0", Addrs: a, Timeout: time.Minute})
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "deadline exceeded") {

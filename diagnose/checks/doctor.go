@@ -142,9 +142,9 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 
 // reaches queries all agents, or only this node's if that fails.
 func (o Options) reaches(ctx context.Context) (found []report.Finding, notKnown []string, gap *Gap) {
-	asking, cancel := context.WithTimeout(ctx, reachesShare(ctx))
+	querying, cancel := context.WithTimeout(ctx, reachesShare(ctx))
 	defer cancel()
-	sides, notKnown, err := o.Reaches(asking)
+	sides, notKnown, err := o.Reaches(querying)
 	off := errors.Is(err, ErrNotProbed)
 	switch {
 	case err == nil:
@@ -212,10 +212,10 @@ func reachesShare(ctx context.Context) time.Duration {
 	return time.Minute
 }
 
-// twice checks, and checks again if something is found: what only one check found was transient.
-func twice(ctx context.Context, wait time.Duration, look func(context.Context) ([]report.Finding, error)) (
+// checkTwice runs a check, and again if it finds something: what only one run found was transient.
+func checkTwice(ctx context.Context, wait time.Duration, check func(context.Context) ([]report.Finding, error)) (
 	[]report.Finding, error) {
-	first, err := look(ctx)
+	first, err := check(ctx)
 	if err != nil || len(first) == 0 {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func twice(ctx context.Context, wait time.Duration, look func(context.Context) (
 		return first, nil
 	case <-time.After(wait):
 	}
-	second, err := look(ctx)
+	second, err := check(ctx)
 	return slices.DeleteFunc(second, func(f report.Finding) bool {
 		return !slices.ContainsFunc(first, func(g report.Finding) bool { return key(f) == key(g) })
 	}), err

@@ -53,7 +53,7 @@ func idle(all []compile.Idle) []report.Finding {
 func (o Options) enforced(ctx context.Context, c *verdict.Cluster, sw *verdict.Switch) ([]report.Finding, error) {
 	var differ, evidence []string
 	for _, pair := range sample(c, sw.Pods(), sampledPairs) {
-		a, err := sw.Ask(ctx, c, pair)
+		a, err := sw.Evaluate(ctx, c, pair)
 		if err != nil {
 			return nil, err
 		}

@@ -47,12 +47,12 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	for _, p := range s.Peers {
 		if tunnelled {
 			if in, out, ok := firewall.TunnelPackets(tunnel, s.Transport, p.Address); ok {
-				ofTunnel.look(rules, p, in, out)
+				ofTunnel.add(rules, p, in, out)
 			}
 		}
 		for _, there := range p.Routed {
 			if in, out, ok := routedPackets(n.Config.HostGateway, s, there); ok {
-				ofPods.look(rules, p, in, out)
+				ofPods.add(rules, p, in, out)
 			}
 		}
 	}
@@ -86,8 +86,8 @@ type drop struct {
 	routed []netip.Prefix // of these nodes
 }
 
-// look adds what drops these packets from or to a node.
-func (all *drops) look(rules firewall.Ruleset, peer api.AgentPeer, in, out firewall.Packet) {
+// add adds what drops these packets from or to a node.
+func (all *drops) add(rules firewall.Ruleset, peer api.AgentPeer, in, out firewall.Packet) {
 	for _, packet := range []firewall.Packet{in, out} {
 		by, dropped := rules.Dropped(packet)
 		if !dropped {
@@ -111,7 +111,7 @@ func (all drops) ofTunnel(s api.AgentState, tunnel nat.Tunnel) (found []report.F
 	for _, d := range all {
 		way := map[bool]string{true: "from", false: "to"}[d.in]
 		found = append(found, d.finding("tunnel-dropped", fmt.Sprintf("a firewall on this node drops the tunnel's packets (%s) %s %s: "+
-			"pods on this node and pods there do not reach each other", what, way, nodesInWords(d.nodes)), d.openTunnel(s.Transport, tunnel)))
+			"pods on this node and pods there do not reach each other", what, way, nodeList(d.nodes)), d.openTunnel(s.Transport, tunnel)))
 	}
 	return found
 }
@@ -123,7 +123,7 @@ func (all drops) ofPods(s api.AgentState) (found []report.Finding) {
 		if !d.in {
 			cause = "a firewall on this node drops %s packets from pods on this node to pods on %s, at least those of new UDP connections"
 		}
-		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, family, nodesInWords(d.nodes)), d.openRouted(s)))
+		found = append(found, d.finding("routed-dropped", fmt.Sprintf(cause, family, nodeList(d.nodes)), d.openRouted(s)))
 	}
 	return found
 }
@@ -134,8 +134,8 @@ func (d drop) finding(kind, cause string, remedy report.Remedy) report.Finding {
 		Remedies: []report.Remedy{remedy}}
 }
 
-// nodesInWords names up to three nodes.
-func nodesInWords(nodes []string) string {
+// nodeList names up to three nodes.
+func nodeList(nodes []string) string {
 	if more := len(nodes) - 3; more > 0 {
 		return fmt.Sprintf("the nodes %s and %d more", strings.Join(nodes[:3], ", "), more)
 	}

@@ -17,16 +17,16 @@ import (
 )
 
 func (o Options) leaks(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
-	found, err = twice(ctx, o.SecondLook, func(ctx context.Context) ([]report.Finding, error) {
+	found, err = checkTwice(ctx, o.SecondLook, func(ctx context.Context) ([]report.Finding, error) {
 		v := cluster.Read(ctx, o.Client, cluster.Nodes, cluster.Pods, cluster.Pools, cluster.Allocations, cluster.Leader)
 		if err := v.Missing(cluster.Allocations, cluster.Pools, cluster.Pods, cluster.Nodes); err != nil {
 			return nil, err
 		}
 		notKnown = nil
 		if reserved(v) { // the agent, whose rights these may be, may not read the objects that they are reserved for
-			k := cluster.Read(ctx, o.Client, cluster.Keepers)
-			v.Keepers = k.Keepers
-			if err := k.Missing(cluster.Keepers); apierrors.IsForbidden(err) {
+			k := cluster.Read(ctx, o.Client, cluster.ReservationOwners)
+			v.ReservationOwners = k.ReservationOwners
+			if err := k.Missing(cluster.ReservationOwners); apierrors.IsForbidden(err) {
 				notKnown = []string{"whether the owners of reserved addresses are gone: " + err.Error()}
 			} else if err != nil {
 				return nil, err

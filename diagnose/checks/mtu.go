@@ -49,10 +49,10 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 			Remedies: []report.Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and recreate the pods", largest)}}}}, nil, nil
 	}
 	var mu sync.Mutex
-	var asking sync.WaitGroup
-	asked := s.Peers[:min(len(s.Peers), mostPeers)]
-	for _, p := range asked {
-		asking.Go(func() {
+	var probing sync.WaitGroup
+	probed := s.Peers[:min(len(s.Peers), mostPeers)]
+	for _, p := range probed {
+		probing.Go(func() {
 			f, unknown := path(ctx, s, p)
 			mu.Lock()
 			defer mu.Unlock()
@@ -60,9 +60,9 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 			notKnown = append(notKnown, unknown...)
 		})
 	}
-	asking.Wait()
-	if len(notKnown) == len(asked) {
-		found = append(found, cutOff(ctx, s, len(asked))...)
+	probing.Wait()
+	if len(notKnown) == len(probed) {
+		found = append(found, cutOff(ctx, s, len(probed))...)
 	}
 	if more := len(s.Peers) - mostPeers; more > 0 {
 		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were checked", more, mostPeers))
@@ -72,7 +72,7 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 
 // cutOff finds a node that is off the network. Nodes that answer no ping may be behind a firewall, so the default
 // gateway has to be silent, too.
-func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
+func cutOff(ctx context.Context, s api.AgentState, probed int) []report.Finding {
 	ctx, cancel := context.WithTimeout(ctx, gatewayWait)
 	defer cancel()
 	err := gateways.Check(ctx, s.Transport)
@@ -80,7 +80,7 @@ func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
 		return nil
 	}
 	return []report.Finding{{Check: CheckMTU, Kind: "cut-off", Severity: report.Failing, About: []string{s.Node},
-		Cause:    fmt.Sprintf("this node is off the network: the default gateway does not answer (%v), and neither does any of %d other nodes", err, asked),
+		Cause:    fmt.Sprintf("this node is off the network: the default gateway does not answer (%v), and neither does any of %d other nodes", err, probed),
 		Evidence: []string{"pings from " + s.Transport + ", and ARP or neighbour discovery on it"},
 		Remedies: []report.Remedy{
 			{Text: "Check the NIC, its cable, and the switch port with its VLANs", Commands: []string{"ip -s link show " + s.Transport}},

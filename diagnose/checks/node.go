@@ -255,7 +255,7 @@ func (n *NodeProbe) flows(ctx context.Context, secondLook time.Duration) (
 	if aerr != nil {
 		notKnown = []string{"missing flows: the agent, which knows the desired ones, does not answer"}
 	}
-	found, err = twice(ctx, secondLook, n.compareFlows)
+	found, err = checkTwice(ctx, secondLook, n.compareFlows)
 	return found, notKnown, err
 }
 

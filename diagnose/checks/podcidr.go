@@ -67,7 +67,7 @@ func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 	r := &Report{Ranges: facts.Ranges, RangesFrom: facts.RangesFrom, Services: facts.Services,
 		ServicesFrom: facts.ServicesFrom, Allocator: allocator(facts), Unread: facts.Unread}
 	facts.Unread = nil // reported once, at the top
-	r.Problems = append(podcidr.Survey(nodes, facts, time.Now()), podcidr.Strays(nodes, pods)...)
+	r.Problems = append(podcidr.FindAll(nodes, facts, time.Now()), podcidr.OutsidePods(nodes, pods)...)
 	for _, n := range list.Items {
 		if node, ok := nodes[n.Name]; ok {
 			r.Nodes = append(r.Nodes, Node{Name: n.Name, PodCIDRs: node.PodCIDRs, Addresses: node.Addresses,

@@ -20,7 +20,7 @@ func (o Options) policies(ctx context.Context) ([]report.Finding, error) {
 	if o.NetworkPolicies == api.PoliciesReport || !slices.ContainsFunc(v.Policies, inputs.NetworkPolicy.Enforceable) {
 		return found, nil
 	}
-	more, err := twice(ctx, o.SecondLook, o.enforceable)
+	more, err := checkTwice(ctx, o.SecondLook, o.enforceable)
 	return append(found, more...), err
 }
 

@@ -137,9 +137,9 @@ func idleRemedy(why []string) []report.Remedy {
 
 // about is what a node reports about another.
 func about(known map[string]reach.Side, node, peer string) reach.Side {
-	s, asked := known[node]
-	if !asked {
-		return reach.Side{Node: node, Unasked: "its agent is not among those that were queried"}
+	s, queried := known[node]
+	if !queried {
+		return reach.Side{Node: node, NotQueried: "its agent is not among those that were queried"}
 	}
 	s.Paths = slices.DeleteFunc(slices.Clone(s.Paths), func(p api.ReachPath) bool { return p.Node != peer })
 	return s

@@ -33,7 +33,7 @@ type inVLAN struct {
 	pod       api.Attachment
 	gateway   error      // why none answers; nil: one does
 	neighbour netip.Addr // one that answers and is not a pod of this node; not valid: none does
-	asked     int        // how many such neighbours it knows
+	probed    int        // how many such neighbours it knows
 }
 
 // vlans checks whether this node's bridged pods reach the gateways of their VLANs: the kernel probes them in the
@@ -78,24 +78,24 @@ func (n *NodeProbe) vlans(ctx context.Context) (found []report.Finding, notKnown
 func (s segment) check(ctx context.Context, pods []api.Attachment, local map[netip.Addr]bool) (
 	found []report.Finding, notKnown []string) {
 	known := make([]inVLAN, len(pods))
-	var asking sync.WaitGroup
+	var probing sync.WaitGroup
 	for i, p := range pods {
-		asking.Go(func() { known[i] = lookIn(ctx, p, local) })
+		probing.Go(func() { known[i] = probeGateways(ctx, p, local) })
 	}
-	asking.Wait()
+	probing.Wait()
 	var silent, answering []string
 	others := 0
 	for _, k := range known {
 		switch {
 		case k.gateway == nil:
 			return nil, nil
-		case errors.Is(k.gateway, errCannotLook):
+		case errors.Is(k.gateway, errNotExamined):
 			notKnown = append(notKnown, fmt.Sprintf("whether pod %s reaches its gateway: %v", k.pod.Pod(), k.gateway))
 			continue
 		case k.neighbour.IsValid():
 			answering = append(answering, k.neighbour.String())
 		}
-		silent, others = append(silent, "pod "+k.pod.Pod()), others+k.asked
+		silent, others = append(silent, "pod "+k.pod.Pod()), others+k.probed
 	}
 	if len(silent) == 0 {
 		return nil, notKnown
@@ -104,11 +104,11 @@ func (s segment) check(ctx context.Context, pods []api.Attachment, local map[net
 	return []report.Finding{s.finding(silent, slices.Compact(answering), others)}, notKnown
 }
 
-// errCannotLook is in the error for a pod that could not be checked.
-var errCannotLook = errors.New("its network namespace cannot be examined")
+// errNotExamined is in the error for a pod that could not be checked.
+var errNotExamined = errors.New("its network namespace cannot be examined")
 
-// lookIn has the kernel probe a pod's gateways, and if none answers the neighbours that the pod knows.
-func lookIn(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) inVLAN {
+// probeGateways has the kernel probe a pod's gateways, and if none answers the neighbours that the pod knows.
+func probeGateways(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) inVLAN {
 	k := inVLAN{pod: pod}
 	err := link.Within(pod.Netns, func() (err error) {
 		k.gateway = within(ctx, func(ctx context.Context) error { return gateways.Check(ctx, pod.IfName) })
@@ -117,7 +117,7 @@ func lookIn(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) 
 		}
 		other := func(a netip.Addr) bool { return !local[a] && !slices.Contains(pod.Gateways, a) }
 		return within(ctx, func(ctx context.Context) error {
-			k.neighbour, k.asked, err = gateways.Neighbour(ctx, pod.IfName, other)
+			k.neighbour, k.probed, err = gateways.Neighbour(ctx, pod.IfName, other)
 			return err
 		})
 	})
@@ -125,7 +125,7 @@ func lookIn(ctx context.Context, pod api.Attachment, local map[netip.Addr]bool) 
 		err = k.gateway
 	}
 	if err != nil {
-		k.gateway = fmt.Errorf("%w: %w", errCannotLook, err)
+		k.gateway = fmt.Errorf("%w: %w", errNotExamined, err)
 	}
 	return k
 }

@@ -67,7 +67,7 @@ func (v *View) index() index {
 }
 
 // Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Leader and Allocations. Without
-// Keepers it says less about reservations.
+// ReservationOwners it says less about reservations.
 func (v *View) Evidences() []Evidence {
 	x := v.index()
 	out := make([]Evidence, 0, len(v.Allocations))
@@ -118,9 +118,9 @@ func (x index) reserved(e *Evidence) {
 	e.Owner = "reserved for " + r.String()
 	e.Verdict = Kept
 	switch known := r.Kind == api.KindStatefulSet || r.Kind == api.KindDeployment; {
-	case known && x.view.Keepers == nil:
+	case known && x.view.ReservationOwners == nil:
 		e.Owner += ", which may be gone: StatefulSets and Deployments were not read"
-	case known && !x.view.Keepers[r.UID]:
+	case known && !x.view.ReservationOwners[r.UID]:
 		e.Verdict, e.Owner = Gone, e.Owner+", which is gone"
 		e.Waits = "fairlead-controller releases it" + x.ifItWorks()
 	}

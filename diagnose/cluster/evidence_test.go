@@ -13,7 +13,7 @@ func TestVerdicts(t *testing.T) {
 			{Name: "fenced", Ready: "False", Fenced: true}, {Name: "back", Ready: "True", Fenced: true}},
 		Pods: []Pod{{UID: "lives", Node: "up"}, {UID: "ended", Node: "up", Ended: true}, {UID: "mirror", StaticUID: "hash", Node: "down"},
 			{UID: "here-still", Node: "fenced"}},
-		Keepers: map[string]bool{"set": true},
+		ReservationOwners: map[string]bool{"set": true},
 	}
 	owner := func(uid, node string) api.IPAllocationSpec {
 		return api.IPAllocationSpec{Phase: api.PhaseAllocated, Owner: api.AllocationOwner{PodUID: uid, Node: node}}
@@ -49,7 +49,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: %q, want %q: %q", name, got.Verdict, c.want, got.Lines())
 		}
 	}
-	v.Keepers, v.Allocations = nil, []api.IPAllocation{{Spec: kept(api.KindStatefulSet, "gone")}}
+	v.ReservationOwners, v.Allocations = nil, []api.IPAllocation{{Spec: kept(api.KindStatefulSet, "gone")}}
 	if got := v.Evidences()[0]; got.Verdict != Kept {
 		t.Errorf("kept, and StatefulSets were not read: %q: %q", got.Verdict, got.Lines())
 	}

@@ -31,7 +31,8 @@ const controllerLease = "fairlead-controller"
 func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 	r := reader{client: client, view: &View{At: time.Now(), Unread: map[Part]error{}}}
 	all := map[Part]func(context.Context) error{Nodes: r.nodes, Agents: r.agents, Leader: r.leader, Pools: r.pools,
-		Allocations: r.allocations, Keepers: r.keepers, Ranges: r.ranges, Policies: r.policies, Warnings: r.warnings}
+		Allocations: r.allocations, ReservationOwners: r.reservationOwners, Ranges: r.ranges, Policies: r.policies,
+		Warnings: r.warnings}
 	var running sync.WaitGroup
 	for _, p := range parts {
 		if read := all[p]; read != nil {
@@ -163,7 +164,7 @@ func (r *reader) ranges(ctx context.Context) (err error) {
 	return err
 }
 
-func (r *reader) keepers(ctx context.Context) error {
+func (r *reader) reservationOwners(ctx context.Context) error {
 	uids := map[string]bool{}
 	for _, resource := range []string{"statefulsets", "deployments"} {
 		objects := r.client.Metadata.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
@@ -173,7 +174,7 @@ func (r *reader) keepers(ctx context.Context) error {
 			return err
 		}
 	}
-	r.view.Keepers = uids
+	r.view.ReservationOwners = uids
 	return nil
 }
 

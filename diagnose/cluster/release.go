@@ -30,11 +30,11 @@ func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence
 		return Evidence{}, Explain("IPAllocation "+name, err)
 	}
 	parts := []Part{Nodes, Pods, Leader}
-	if a.Spec.Phase == api.PhaseReserved { // the agent, whose rights these may be, may not read Keepers
-		parts = append(parts, Keepers)
+	if a.Spec.Phase == api.PhaseReserved { // the agent, whose rights these may be, may not read ReservationOwners
+		parts = append(parts, ReservationOwners)
 	}
 	v := Read(ctx, client, parts...)
-	if err := v.Missing(Nodes, Pods, Keepers); err != nil {
+	if err := v.Missing(Nodes, Pods, ReservationOwners); err != nil {
 		return Evidence{}, err
 	}
 	v.Allocations = []api.IPAllocation{a}

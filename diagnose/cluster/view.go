@@ -26,9 +26,9 @@ type View struct {
 	Pools       []api.IPPool
 	Allocations []api.IPAllocation
 	Pods        []Pod
-	// Keepers are the UIDs of StatefulSets and Deployments, for which addresses are reserved; nil: they were not read,
-	// and a reservation counts as kept.
-	Keepers map[string]bool
+	// ReservationOwners are the UIDs of StatefulSets and Deployments, for which addresses are reserved; nil: they were not
+	// read, and a reservation counts as kept.
+	ReservationOwners map[string]bool
 	// Ranges are those of fairlead-controller's NodeIPAM.
 	Ranges   []api.PodCIDRRange
 	Policies []inputs.NetworkPolicy
@@ -43,16 +43,16 @@ type Part string
 
 // The parts.
 const (
-	Nodes       Part = "Nodes"
-	Agents      Part = "Pods of agents"
-	Leader      Part = "the Lease of fairlead-controller"
-	Pools       Part = "IPPools"
-	Allocations Part = "IPAllocations"
-	Pods        Part = "Pods"
-	Keepers     Part = "StatefulSets and Deployments"
-	Ranges      Part = "PodCIDRRanges"
-	Policies    Part = "NetworkPolicies"
-	Warnings    Part = "Events"
+	Nodes             Part = "Nodes"
+	Agents            Part = "Pods of agents"
+	Leader            Part = "the Lease of fairlead-controller"
+	Pools             Part = "IPPools"
+	Allocations       Part = "IPAllocations"
+	Pods              Part = "Pods"
+	ReservationOwners Part = "StatefulSets and Deployments"
+	Ranges            Part = "PodCIDRRanges"
+	Policies          Part = "NetworkPolicies"
+	Warnings          Part = "Events"
 )
 
 // Missing is the first error of the given parts.

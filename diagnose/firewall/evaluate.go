@@ -22,11 +22,11 @@ func (d Drop) String() string {
 	return fmt.Sprintf("the rule with handle %d in %s", d.Handle, at)
 }
 
-// fate is what happens to a packet in a chain.
-type fate int
+// outcome is what happens to a packet in a chain.
+type outcome int
 
 const (
-	goesOn fate = iota // to the next rule, or to the chain's caller
+	continues outcome = iota // to the next rule, or to the chain's caller
 	returns
 	accepted
 	dropped
@@ -51,7 +51,7 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 			// A packet that one base chain accepts continues with the next, so each is evaluated.
 			if f, by := r.in(passing{p, hook}, chainID{c.Family, c.Table, c.Name}, 0); f == dropped {
 				return by, true
-			} else if (f == goesOn || f == returns) && c.Policy == "drop" {
+			} else if (f == continues || f == returns) && c.Policy == "drop" {
 				return Drop{c.Family, c.Table, c.Name, 0}, true
 			}
 		}
@@ -63,25 +63,25 @@ func (r Ruleset) Dropped(p Packet) (Drop, bool) {
 const deepest = 20
 
 // in follows the packet through a chain.
-func (r Ruleset) in(p passing, id chainID, depth int) (fate, Drop) {
+func (r Ruleset) in(p passing, id chainID, depth int) (outcome, Drop) {
 	if depth > deepest {
 		return undecided, Drop{}
 	}
 	for _, rule := range r.rules[id] {
 		f, by, certain := r.under(p, rule, depth)
 		switch {
-		case f == goesOn:
+		case f == continues:
 		case certain:
 			return f, by
 		case f != dropped: // the rule may apply or not: what follows is not certain
 			return undecided, Drop{}
 		}
 	}
-	return goesOn, Drop{}
+	return continues, Drop{}
 }
 
 // under is what a rule does with the packet, and whether it certainly applies.
-func (r Ruleset) under(p passing, of rule, depth int) (f fate, by Drop, certain bool) {
+func (r Ruleset) under(p passing, of rule, depth int) (f outcome, by Drop, certain bool) {
 	certain = true
 	for _, e := range of.Expr {
 		for kind, body := range e {
@@ -90,7 +90,7 @@ func (r Ruleset) under(p passing, of rule, depth int) (f fate, by Drop, certain 
 				match, _ := body.(map[string]any)
 				switch r.holds(p, of, match) {
 				case no:
-					return goesOn, Drop{}, true
+					return continues, Drop{}, true
 				case unknown:
 					certain = false
 				}
@@ -103,11 +103,11 @@ func (r Ruleset) under(p passing, of rule, depth int) (f fate, by Drop, certain 
 			}
 		}
 	}
-	return goesOn, Drop{}, true // a rule without a verdict
+	return continues, Drop{}, true // a rule without a verdict
 }
 
 // verdict is what a statement decides; false: it is not a known verdict.
-func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (fate, Drop, bool) {
+func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (outcome, Drop, bool) {
 	here := Drop{of.Family, of.Table, of.Chain, of.Handle}
 	switch kind {
 	case "accept":
@@ -118,7 +118,7 @@ func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (
 		fields, _ := body.(map[string]any)
 		return p.rejected(fields["type"]), here, true
 	case "continue":
-		return goesOn, Drop{}, true
+		return continues, Drop{}, true
 	case "return":
 		return returns, Drop{}, true
 	case "jump", "goto":
@@ -127,19 +127,19 @@ func (r Ruleset) verdict(p passing, of rule, kind string, body any, depth int) (
 		f, by := r.in(p, chainID{of.Family, of.Table, name}, depth+1)
 		switch {
 		case kind == "jump" && f == returns:
-			f = goesOn
-		case kind == "goto" && f == goesOn: // the caller continues, not this chain
+			f = continues
+		case kind == "goto" && f == continues: // the caller continues, not this chain
 			f = returns
 		}
 		return f, by, true
 	case "vmap":
 		return r.mapped(p, of, body, depth)
 	}
-	return goesOn, Drop{}, false
+	return continues, Drop{}, false
 }
 
 // mapped is a verdict map's verdict for the packet.
-func (r Ruleset) mapped(p passing, of rule, body any, depth int) (fate, Drop, bool) {
+func (r Ruleset) mapped(p passing, of rule, body any, depth int) (outcome, Drop, bool) {
 	fields, _ := body.(map[string]any)
 	key, _ := fields["key"].(map[string]any)
 	data, _ := fields["data"].(map[string]any)
@@ -163,14 +163,14 @@ func (r Ruleset) mapped(p passing, of rule, body any, depth int) (fate, Drop, bo
 			}
 		}
 	}
-	return goesOn, Drop{}, true
+	return continues, Drop{}, true
 }
 
 // rejected is what a rule does that rejects with this type: nft does not print a condition that the type implies.
-func (p Packet) rejected(with any) fate {
+func (p Packet) rejected(with any) outcome {
 	only := map[any]bool{"icmp": p.Dst.Is4(), "icmpv6": p.Dst.Is6(), "tcp reset": p.Protocol == "tcp"}
 	if is, implies := only[with]; implies && !is {
-		return goesOn
+		return continues
 	}
 	return dropped
 }

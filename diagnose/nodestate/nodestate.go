@@ -38,7 +38,7 @@ func Here(cfg api.AgentConfig) bool {
 
 // Agent queries the agent. The error says why it does not respond, with the last error that it left for the CNI plugin.
 func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
-	body, status, where, err := ask(ctx, cfg, http.MethodGet, "/state")
+	body, status, where, err := query(ctx, cfg, http.MethodGet, "/state")
 	if err != nil {
 		return api.AgentState{}, err
 	}
@@ -51,7 +51,7 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 
 // Probe has the agent probe another node for a minute. The error says why it does not.
 func Probe(ctx context.Context, cfg api.AgentConfig, node string) error {
-	body, status, where, err := ask(ctx, cfg, http.MethodPost, "/reach/"+url.PathEscape(node))
+	body, status, where, err := query(ctx, cfg, http.MethodPost, "/reach/"+url.PathEscape(node))
 	switch {
 	case err != nil:
 		return err
@@ -63,8 +63,8 @@ func Probe(ctx context.Context, cfg api.AgentConfig, node string) error {
 	return nil
 }
 
-// ask sends the agent a request. where is its address.
-func ask(ctx context.Context, cfg api.AgentConfig, method, path string) (
+// query sends the agent a request. where is its address.
+func query(ctx context.Context, cfg api.AgentConfig, method, path string) (
 	body []byte, status int, where string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

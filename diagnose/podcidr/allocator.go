@@ -39,7 +39,7 @@ func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blo
 		}
 		for _, s := range services {
 			if s.Overlaps(g.Cluster) {
-				if err := g.Take(s); err != nil {
+				if err := g.MarkUsed(s); err != nil {
 					return nil, err
 				}
 			}
@@ -52,7 +52,7 @@ func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blo
 				return nil, fmt.Errorf("node %s has %d podCIDRs, but there %s", n.Name, len(n.PodCIDRs),
 					report.Count(len(grids), "is 1 cluster CIDR", "are %d cluster CIDRs"))
 			}
-			if err := grids[i].Take(p); err != nil {
+			if err := grids[i].MarkUsed(p); err != nil {
 				return nil, fmt.Errorf("node %s: %w", n.Name, err)
 			}
 		}

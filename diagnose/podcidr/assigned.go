@@ -78,12 +78,12 @@ func (c *cluster) sharing(group []claim, nodes []inputs.Node) report.Finding {
 		d.Cause = fmt.Sprintf("podCIDR %s of node %s overlaps %s", group[0].Prefix, group[0].node.Name, report.Some(others))
 	}
 	d.Cause += ": pods of different nodes get the same addresses"
-	c.remedyRecreate(&d, nodesOf(superfluous(group)))
+	c.remedyRecreate(&d, nodesOf(redundant(group)))
 	return d
 }
 
-// superfluous are the claims without which none overlap: narrow podCIDRs and those of older Nodes are kept.
-func superfluous(group []claim) []claim {
+// redundant are the claims without which none overlap: narrow podCIDRs and those of older Nodes are kept.
+func redundant(group []claim) []claim {
 	var keep, out []claim
 	for _, g := range slices.SortedStableFunc(slices.Values(group), func(a, b claim) int {
 		return cmp.Or(cmp.Compare(b.Bits(), a.Bits()), older(a.node, b.node))
@@ -102,7 +102,7 @@ func (c *cluster) withOthers() []report.Finding {
 	var out []report.Finding
 	for _, n := range c.having {
 		for _, p := range n.PodCIDRs {
-			what := c.clash(p)
+			what := c.firstOverlap(p)
 			if what == "" {
 				continue
 			}
@@ -145,7 +145,7 @@ func (c *cluster) freeOverlaps() []reserved {
 	for _, g := range grids {
 		i := slices.IndexFunc(c.reserved, func(r reserved) bool {
 			rest := g.Clone()
-			return r.Overlaps(g.Cluster) && rest.Take(r.Prefix) == nil && rest.Free() < g.Free()
+			return r.Overlaps(g.Cluster) && rest.MarkUsed(r.Prefix) == nil && rest.Free() < g.Free()
 		})
 		if i >= 0 {
 			out = append(out, reserved{g.Cluster, c.reserved[i].what})

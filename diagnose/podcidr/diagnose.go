@@ -11,15 +11,15 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// young is how long an allocator may take for a new Node. kube-controller-manager takes a second.
-const young = 30 * time.Second
+// assignTimeout is how long an allocator may take for a new Node. kube-controller-manager takes a second.
+const assignTimeout = 30 * time.Second
 
 // Diagnose returns the worst finding about the named node's podCIDR, or nil. now distinguishes new Nodes from old ones.
 func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *report.Finding {
 	c := newCluster(nodes, f, now)
-	c.asked = name
+	c.onlyNode = name
 	var found *report.Finding
-	for _, d := range c.survey() {
+	for _, d := range c.findAll() {
 		if slices.Contains(d.About, name) && (found == nil || found.Severity < d.Severity) {
 			found = &d
 		}
@@ -27,12 +27,12 @@ func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time)
 	return found
 }
 
-// Survey returns all findings about a cluster's podCIDRs.
-func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []report.Finding {
-	return newCluster(nodes, f, now).survey()
+// FindAll returns all findings about a cluster's podCIDRs.
+func FindAll(nodes map[string]inputs.Node, f Facts, now time.Time) []report.Finding {
+	return newCluster(nodes, f, now).findAll()
 }
 
-func (c *cluster) survey() []report.Finding {
+func (c *cluster) findAll() []report.Finding {
 	out := slices.Concat(c.empty(), c.shared(), c.withOthers())
 	if c.NodeIPAM != nil {
 		out = slices.Concat(out, c.twoAllocators(), c.outsideConfigured())
@@ -54,8 +54,8 @@ type cluster struct {
 	waiting  []inputs.Node
 	now      time.Time
 	reserved []reserved
-	// asked is the node that the messages are about; empty: all nodes.
-	asked string
+	// onlyNode is the node that the messages are about; empty: all nodes.
+	onlyNode string
 }
 
 func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
@@ -69,7 +69,7 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 	}
 	c.reserved = c.reservations()
 	if len(f.Ranges) == 0 && f.Allocates != No {
-		if c.Ranges = guess(c.having); c.Ranges != nil {
+		if c.Ranges = inferRanges(c.having); c.Ranges != nil {
 			c.Guessed = true
 			c.RangesFrom = "the shape of the Nodes' podCIDRs, so they may be wider"
 		}
@@ -77,9 +77,9 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 	return c
 }
 
-// guess returns the smallest ranges that contain all podCIDRs, with the most common mask; nil if the nodes do not have
-// the same families in the same order.
-func guess(having []inputs.Node) []Range {
+// inferRanges returns the smallest ranges that contain all podCIDRs, with the most common mask; nil if the nodes do not
+// have the same families in the same order.
+func inferRanges(having []inputs.Node) []Range {
 	if len(having) == 0 {
 		return nil
 	}
@@ -143,11 +143,10 @@ func sorted(nodes map[string]inputs.Node) []inputs.Node {
 	return slices.SortedFunc(maps.Values(nodes), func(a, b inputs.Node) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// subject begins a message about nodes: "node a has", "3 nodes (a, b, c) have". A node that was asked about is named
-// alone.
+// subject begins a message about nodes: "node a has", "3 nodes (a, b, c) have". onlyNode is named alone.
 func (c *cluster) subject(list []string) string {
-	if slices.Contains(list, c.asked) {
-		return "node " + c.asked + " has"
+	if slices.Contains(list, c.onlyNode) {
+		return "node " + c.onlyNode + " has"
 	}
 	return report.Count(len(list), "node "+list[0]+" has", "%d nodes ("+report.Some(list)+") have")
 }

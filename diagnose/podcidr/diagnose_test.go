@@ -182,7 +182,7 @@ func TestExcludedServicesAreNotAll(t *testing.T) {
 		{nodeMap(node(1, "a", "10.112.1.0/24"), node(2, "b", "10.112.2.0/24")), "--service-cluster-ip-range=10.96.0.0/12"},
 		{nodeMap(node(1, "a", "10.112.1.0/24"), inside), ""},
 	} {
-		found := Survey(c.nodes, f, time.Now())
+		found := FindAll(c.nodes, f, time.Now())
 		if len(found) != 1 || found[0].Kind != Overlap || (len(found[0].Remedies) > 0) != (c.remedy != "") ||
 			!strings.Contains(found[0].Message(), c.remedy) {
 			t.Errorf("want %q, found %+v", c.remedy, found)

@@ -1,6 +1,6 @@
 // Package podcidr finds out why a node has no podCIDR, or one that it should not use, and how to fix it, with numbers.
 //
-// It is pure: Diagnose and Survey compute from Nodes and Facts. Read is the only function that accesses the cluster,
+// It is pure: Diagnose and FindAll compute from Nodes and Facts. Read is the only function that accesses the cluster,
 // and fills Facts with what it can read.
 //
 // New ranges are proposed only after they were tried with the allocator that assigns podCIDRs, a model of

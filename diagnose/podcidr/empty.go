@@ -15,7 +15,7 @@ func (c *cluster) empty() []report.Finding {
 	var fresh, waiting []inputs.Node
 	for _, n := range c.waiting {
 		_, refused := c.Refused[n.Name]
-		if c.now.Sub(n.Created) < young && !refused {
+		if c.now.Sub(n.Created) < assignTimeout && !refused {
 			fresh = append(fresh, n)
 		} else {
 			waiting = append(waiting, n)
@@ -29,7 +29,7 @@ func (c *cluster) empty() []report.Finding {
 		return []report.Finding{d} // equally certain for the new ones
 	}
 	pending := finding(JustCreated, report.Warning, fresh)
-	pending.Cause = c.subject(pending.About) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending"
+	pending.Cause = c.subject(pending.About) + " no podCIDR yet: created less than " + assignTimeout.String() + " ago; assignment is pending"
 	pending.Evidence = []string{c.source()}
 	if len(waiting) == 0 {
 		return []report.Finding{pending}
@@ -111,11 +111,11 @@ func (c *cluster) causeInRange(d *report.Finding) {
 // sum is the arithmetic of one range.
 func (c *cluster) sum(g *blocks.Grid) string {
 	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %s", g.Cluster, g.Mask,
-		report.Count(int(g.Blocks()), "1 node", "%d nodes"), c.tally())
+		report.Count(int(g.Blocks()), "1 node", "%d nodes"), c.nodeCount())
 	byService := &blocks.Grid{Range: g.Range}
 	for _, s := range c.LeftOut {
 		if s.Overlaps(g.Cluster) {
-			if err := byService.Take(s); err == nil {
+			if err := byService.MarkUsed(s); err == nil {
 				text += fmt.Sprintf("; the Service CIDR %s takes %s of its blocks", s,
 					ofAll(byService.Blocks()-byService.Free(), g.Blocks()))
 			}
@@ -128,8 +128,8 @@ func (c *cluster) sum(g *blocks.Grid) string {
 	return text
 }
 
-// tally is the number of nodes in words.
-func (c *cluster) tally() string {
+// nodeCount is the number of nodes in words.
+func (c *cluster) nodeCount() string {
 	have := "none has one"
 	if len(c.having) > 0 {
 		have = report.Count(len(c.having), "1 has one", "%d have one")

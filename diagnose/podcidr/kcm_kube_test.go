@@ -237,7 +237,7 @@ func (c *realCluster) fixed(d report.Finding, r report.Remedy, before map[string
 // problem is the first finding of the kind.
 func (c *realCluster) problem(kind string) report.Finding {
 	c.t.Helper()
-	all := Survey(c.nodes(), c.facts, time.Now().Add(time.Hour))
+	all := FindAll(c.nodes(), c.facts, time.Now().Add(time.Hour))
 	for _, d := range all {
 		if d.Kind == kind {
 			return d
@@ -308,7 +308,7 @@ func TestKubeRandomRemedies(t *testing.T) {
 			c.settled(false)
 		}
 		before := c.nodes()
-		problems := slices.DeleteFunc(Survey(before, f, time.Now().Add(time.Hour)),
+		problems := slices.DeleteFunc(FindAll(before, f, time.Now().Add(time.Hour)),
 			func(d report.Finding) bool { return len(d.Remedies) == 0 })
 		if len(problems) == 0 {
 			c.stop()

@@ -200,7 +200,7 @@ func stillWrong(d report.Finding, c change, f Facts, before, after map[string]in
 			}
 		}
 	}
-	for _, left := range Survey(after, c.facts(f), time.Now()) {
+	for _, left := range FindAll(after, c.facts(f), time.Now()) {
 		if left.Kind == d.Kind && slices.Equal(left.About, d.About) {
 			return "it is as before: " + left.Cause
 		}
@@ -275,7 +275,7 @@ func TestRemediesWork(t *testing.T) {
 	silent := map[string]int{}
 	for i := range 4000 {
 		f, nodes := randomCluster(random)
-		for _, d := range Survey(nodes, f, time.Now()) {
+		for _, d := range FindAll(nodes, f, time.Now()) {
 			if len(d.Remedies) == 0 {
 				silent[d.Kind]++
 			}

@@ -47,7 +47,7 @@ func (c *cluster) causeInConfigured(d *report.Finding) {
 			blocks += r.Blocks()
 		}
 		full = append(full, fmt.Sprintf("%s %s hold %s, and %s", configuredRanges, report.Join(ranges, " and "),
-			report.Count(int(blocks), "1 node", "%d nodes"), c.tally()))
+			report.Count(int(blocks), "1 node", "%d nodes"), c.nodeCount()))
 	}
 	if len(full) == 0 {
 		d.Cause += fmt.Sprintf("%d of %d nodes have one, and there is room for all. %s has not assigned it", len(c.having), len(c.nodes),

@@ -69,7 +69,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := Diagnose(c.node, c.nodes, c.facts, time.Now())
-			if all := Survey(c.nodes, c.facts, time.Now()); c.node == "" && len(all) == 1 {
+			if all := FindAll(c.nodes, c.facts, time.Now()); c.node == "" && len(all) == 1 {
 				d = &all[0]
 			}
 			if c.kind == "" {

@@ -51,7 +51,7 @@ func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Inte
 	}
 	r.services(ctx)
 	r.events(ctx)
-	r.settle(kcm, config)
+	r.setSettings(kcm, config)
 	r.nodeIPAM(ctx)
 	return r.facts
 }
@@ -150,11 +150,11 @@ func (r *reader) kcm(ctx context.Context) flags {
 	if r.unread("the Pods of kube-controller-manager", err) || len(list.Items) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(podTrouble(&a), podTrouble(&b)) })
+	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(podProblem(&a), podProblem(&b)) })
 	pod := list.Items[0]
 	r.pod = "kube-system/" + pod.Name
 	r.facts.Runs = Yes
-	if trouble := podTrouble(&pod); trouble != "" {
+	if trouble := podProblem(&pod); trouble != "" {
 		r.facts.Runs, r.facts.RunsNot = No, "Pod "+r.pod+" "+trouble
 	}
 	if pod.Annotations[corev1.MirrorPodAnnotationKey] != "" || pod.Annotations["kubernetes.io/config.source"] == "file" {
@@ -177,8 +177,8 @@ func commandOf(pod *corev1.Pod) []string {
 	return slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
 }
 
-// podTrouble is why a pod is not ready; empty if it is ready, or nothing is known.
-func podTrouble(pod *corev1.Pod) string {
+// podProblem is why a pod is not ready; empty if it is ready, or nothing is known.
+func podProblem(pod *corev1.Pod) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
@@ -267,8 +267,8 @@ func (r *reader) events(ctx context.Context) {
 	}
 }
 
-// settle takes the settings from the most reliable source that has them.
-func (r *reader) settle(kcm flags, config *kubeadm) {
+// setSettings takes the settings from the most reliable source that has them.
+func (r *reader) setSettings(kcm flags, config *kubeadm) {
 	f := &r.facts
 	from := "the command of Pod " + r.pod
 	if kcm == nil && config != nil {

@@ -252,7 +252,7 @@ func (c *cluster) recreateManually(what string, nodes []inputs.Node) (report.Rem
 	chosen := make([][]netip.Prefix, len(nodes))
 	for _, g := range grids {
 		for _, p := range taken {
-			_ = g.Take(p) // fails only for prefixes outside of the range
+			_ = g.MarkUsed(p) // fails only for prefixes outside of the range
 		}
 		free := g.Next(len(nodes))
 		if len(free) < len(nodes) {

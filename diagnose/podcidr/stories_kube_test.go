@@ -55,7 +55,7 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 		t.Fatalf("got %s", d.Message())
 	}
 	c.carryOut(d.Remedies[0])
-	if left := Survey(c.settled(true), c.facts, time.Now()); len(left) > 0 {
+	if left := FindAll(c.settled(true), c.facts, time.Now()); len(left) > 0 {
 		t.Errorf("still wrong: %+v", left)
 	}
 }

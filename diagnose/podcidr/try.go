@@ -25,7 +25,7 @@ func (c *cluster) serves(ranges []Range, nodes []inputs.Node) error {
 		return err
 	}
 	for _, p := range assigned {
-		if what := c.clash(p); what != "" {
+		if what := c.firstOverlap(p); what != "" {
 			return fmt.Errorf("the podCIDR %s contains or overlaps %s", p, what)
 		}
 	}
@@ -95,8 +95,8 @@ func (c *cluster) reservations() []reserved {
 	return out
 }
 
-// clash names the first reservation that p overlaps; empty: no known one.
-func (c *cluster) clash(p netip.Prefix) string {
+// firstOverlap names the first reservation that p overlaps; empty: no known one.
+func (c *cluster) firstOverlap(p netip.Prefix) string {
 	for _, r := range c.reserved {
 		if p.Overlaps(r.Prefix) {
 			return r.what
@@ -126,7 +126,7 @@ func (c *cluster) widen(ranges []Range, nodes []inputs.Node) ([]Range, error) {
 // wider is r with a cluster CIDR twice as wide. why is what r lacks.
 func (c *cluster) wider(r Range, why error) (Range, error) {
 	w := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), Mask: r.Mask}
-	switch what := c.clash(w.Cluster); {
+	switch what := c.firstOverlap(w.Cluster); {
 	case !w.Cluster.IsValid() || w.Cluster.Bits() == 0:
 		return r, why
 	case w.Mask-w.Cluster.Bits() > MaxMaskDiff:
@@ -215,7 +215,7 @@ func (c *cluster) candidates() [][]Range {
 		}
 		return out
 	}
-	if g := guess(c.having); g != nil { // with room to double
+	if g := inferRanges(c.having); g != nil { // with room to double
 		if wider, err := c.widen(g, append(make([]inputs.Node, len(c.nodes)), c.nodes...)); err == nil {
 			return [][]Range{wider}
 		}
@@ -268,7 +268,7 @@ func (c *cluster) additions(first Range) []Range {
 		r := Range{Cluster: p, Mask: first.Mask}
 		taken := slices.ContainsFunc(c.Ranges, func(q Range) bool { return q.Cluster.Overlaps(p) }) ||
 			slices.ContainsFunc(c.claims(), func(q claim) bool { return q.Overlaps(p) })
-		if r.Check() == nil && r.Mask-p.Bits() <= MaxMaskDiff && private(p) && c.clash(p) == "" && !taken {
+		if r.Check() == nil && r.Mask-p.Bits() <= MaxMaskDiff && private(p) && c.firstOverlap(p) == "" && !taken {
 			out = append(out, r)
 		}
 	}

@@ -11,7 +11,7 @@
 //
 // Which nodes a node sends to follows from the nodes' names and the clock, and is mutual (Peers): neighbours on a ring
 // of hashes, and one partner that changes. Where two nodes' views differ, because one does not yet know of a Node, an
-// end also sends to an end that asks it, as long as that one asks of its own accord.
+// end also sends in return to an end that sends to it, as long as that one does so of its own accord.
 //
 // A dead agent is not a broken path: the kernel of its node's end refuses the packets, which shows that they arrive.
 // Nor is a dead node: its own address does not answer, and its Node in the API server is not ready.

@@ -10,8 +10,8 @@ type Host struct {
 	notReady time.Time
 }
 
-// Seen records whether the API server reports the node as not ready.
-func (h *Host) Seen(notReady bool, now time.Time) {
+// SetNotReady records whether the API server reports the node as not ready.
+func (h *Host) SetNotReady(notReady bool, now time.Time) {
 	if notReady {
 		h.notReady = now
 	}
@@ -23,10 +23,10 @@ func (h *Host) Silent(l *Link, now time.Time) time.Duration {
 	return min(l.Silent(now), now.Sub(h.notReady))
 }
 
-// Asked records the outcome of a ping.
-func (h *Host) Asked(a Answer, now time.Time) {
+// Pinged records the outcome of a ping.
+func (h *Host) Pinged(a Answer, now time.Time) {
 	switch {
-	case a == NotHeard:
+	case a == NoReply:
 		h.silent, h.answered = now, time.Time{}
 	case a == Answered && h.answered.IsZero():
 		h.answered = now

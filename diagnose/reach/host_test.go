@@ -16,27 +16,27 @@ func TestHostSettled(t *testing.T) {
 		}
 	}
 	want("never heard, never asked", false)
-	h.Asked(Answered, p.now)
+	h.Pinged(Answered, p.now)
 	want("its node answers", false)
 	p.run(grace)
 	want("it is heard", true)
 	p.bAway, p.toA = true, none
 	p.run(20 * time.Second)
 	want("it is silent, and its node was not asked", true)
-	h.Asked(NotHeard, p.now)
+	h.Pinged(NoReply, p.now)
 	want("its node is down", false)
 	p.now = p.now.Add(30 * time.Second) // a pause of this process
 	p.run(4 * time.Second)
-	h.Asked(CannotAsk, p.now)
+	h.Pinged(CannotPing, p.now)
 	want("it cannot be asked", false)
-	h.Asked(Answered, p.now)
+	h.Pinged(Answered, p.now)
 	want("its node is back", false)
 	p.run(grace - 2*time.Second)
-	h.Asked(Answered, p.now)
+	h.Pinged(Answered, p.now)
 	want("its agent starts", false)
 	p.run(2 * time.Second)
 	want("its agent should run", true)
-	h.Asked(NotHeard, p.now)
+	h.Pinged(NoReply, p.now)
 	p.bAway, p.toA = false, all
 	p.run(4 * time.Second)
 	want("it is heard again", true)

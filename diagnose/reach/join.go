@@ -18,9 +18,9 @@ const IdleByConfig = "reachability is none in its agent's config"
 // Side is one end of a pair of nodes, with what its agent reports about the other.
 type Side struct {
 	Node string
-	// Unasked is why its agent was not queried; empty: it was. Down: because it does not answer on its own node.
-	Unasked string
-	Down    bool
+	// NotQueried is why its agent was not queried; empty: it was. Down: because it does not answer on its own node.
+	NotQueried string
+	Down       bool
 	// Idle is why it probes no node; empty: it does.
 	Idle string
 	// Paths are those to the other end, one per family.
@@ -48,8 +48,8 @@ type Way struct {
 func (w Way) Bad() bool { return w.Is.bad() }
 
 // Join combines what both ends report, as two directions for each family. What the receiver reports takes precedence
-// over what it has told the sender, and silence counts only if the sender's agent sends. A cause is named if one end's
-// evidence is about that direction.
+// over what it has reported to the sender, and silence counts only if the sender's agent sends. A cause is named if one
+// end's evidence is about that direction.
 func Join(a, b Side) []Way {
 	families := map[string]bool{}
 	for _, p := range slices.Concat(a.Paths, b.Paths) {
@@ -67,8 +67,8 @@ func Join(a, b Side) []Way {
 	return out
 }
 
-// between is one direction in one family: the sender x with its path to y, and the receiver y with its path to x.
-type between struct {
+// oneWay is one direction in one family: the sender x with its path to y, and the receiver y with its path to x.
+type oneWay struct {
 	x, y     Side
 	px, py   api.ReachPath
 	hasX     bool // x has a path to y: it sends
@@ -84,7 +84,7 @@ func (s Side) path(family string) (api.ReachPath, bool) {
 	return s.Paths[i], true
 }
 
-func pairOf(x, y Side, family string) (p between) {
+func pairOf(x, y Side, family string) (p oneWay) {
 	p.x, p.y = x, y
 	p.px, p.hasX = x.path(family)
 	p.py, p.hasY = y.path(family)
@@ -128,29 +128,29 @@ func (w Way) what() string {
 
 // answers reports whether packets pass in both directions, as shown by the kernel of an end whose agent is not heard. A
 // ping shows it only if an agent is down: else the packets of both count.
-func (p between) answers() bool {
+func (p oneWay) answers() bool {
 	pinged := p.px.EndEcho == string(Answered) || p.py.EndEcho == string(Answered)
 	return p.px.Refused || p.py.Refused || pinged && (p.x.Down || p.y.Down)
 }
 
 // certain reports whether one end has certain evidence that this direction fails, whatever the other's agent does.
-func (p between) certain() bool {
+func (p oneWay) certain() bool {
 	return p.px.DropsOut != "" || p.py.DropsIn != "" || p.px.NoTunnel != "" || p.py.NoTunnel != ""
 }
 
 // sends reports whether x's agent runs and sends to y, and receives whether y's does.
-func (p between) sends() bool    { return p.x.Unasked == "" && p.hasX }
-func (p between) receives() bool { return p.y.Unasked == "" && p.hasY }
+func (p oneWay) sends() bool    { return p.x.NotQueried == "" && p.hasX }
+func (p oneWay) receives() bool { return p.y.NotQueried == "" && p.hasY }
 
-// begun reports whether x has only just begun to send, or to hear: y does not know x's packets yet.
-func (p between) begun() bool {
+// starting reports whether x has only just begun to send, or to hear: y does not know x's packets yet.
+func (p oneWay) starting() bool {
 	from, to := Direction(p.px.FromThere), Direction(p.px.ToThere)
 	return from == Unknown || from != Fails && to == Unknown
 }
 
 // state is what the ends know about the direction from x to y.
-func (p between) state() Direction {
-	heard, said := Direction(p.py.FromThere), Direction(p.px.ToThere)
+func (p oneWay) state() Direction {
+	heard, reported := Direction(p.py.FromThere), Direction(p.px.ToThere)
 	switch {
 	case p.noTCP():
 		return NoTCP
@@ -158,30 +158,30 @@ func (p between) state() Direction {
 		return heard
 	case p.answers():
 		return Works
-	case p.receives() && heard == Fails && said == Works: // at different times: y has reported to x that it hears x
+	case p.receives() && heard == Fails && reported == Works: // at different times: y has reported to x that it hears x
 		return Unknown
 	case p.receives() && heard == Fails && p.counts():
 		return Fails
-	case p.sends() && said != "" && said != Unknown: // y has reported it to x
-		return said
+	case p.sends() && reported != "" && reported != Unknown: // y has reported it to x
+		return reported
 	}
 	return Unknown
 }
 
 // noTCP reports whether transfers to y fail, and nothing else: x alone knows.
-func (p between) noTCP() bool {
+func (p oneWay) noTCP() bool {
 	return p.sends() && Direction(p.px.ToThere) == NoTCP && (!p.receives() || Direction(p.py.FromThere) == Works)
 }
 
 // counts reports whether y not hearing x shows that the direction fails: x sends, or certainly would not be heard, or
 // could not be queried while y's agent reports a fault.
-func (p between) counts() bool {
-	untold := p.x.Unasked != "" && !p.x.Down && p.py.State == "broken"
-	return p.sends() && !p.begun() || p.certain() || untold
+func (p oneWay) counts() bool {
+	unreported := p.x.NotQueried != "" && !p.x.Down && p.py.State == "broken"
+	return p.sends() && !p.starting() || p.certain() || unreported
 }
 
 // since is since when the direction was found not to work, by the end that found it first.
-func (p between) since() (t time.Time) {
+func (p oneWay) since() (t time.Time) {
 	for _, q := range []api.ReachPath{p.py, p.px} {
 		if q.State == "broken" && (t.IsZero() || q.Since.Before(t)) {
 			t = q.Since
@@ -191,7 +191,7 @@ func (p between) since() (t time.Time) {
 }
 
 // wellSince is since when both ends find both directions working.
-func (p between) wellSince() (t time.Time) {
+func (p oneWay) wellSince() (t time.Time) {
 	for _, q := range []api.ReachPath{p.py, p.px} {
 		if q.State == "reached" && q.Since.After(t) {
 			t = q.Since
@@ -201,7 +201,7 @@ func (p between) wellSince() (t time.Time) {
 }
 
 // cause is why the direction does not work, trying causes from certain to unknown, and which node has the fault.
-func (p between) cause() (c Cause, at, text string) {
+func (p oneWay) cause() (c Cause, at, text string) {
 	switch {
 	case p.state() == Fails:
 		return p.failure()
@@ -227,7 +227,7 @@ func (p between) cause() (c Cause, at, text string) {
 }
 
 // failure is why no packets pass.
-func (p between) failure() (c Cause, at, text string) {
+func (p oneWay) failure() (c Cause, at, text string) {
 	switch {
 	case p.px.NoTunnel != "":
 		return CauseNoTunnel, p.x.Node, "on node " + p.x.Node + ": " + p.px.NoTunnel
@@ -245,13 +245,13 @@ func (p between) failure() (c Cause, at, text string) {
 
 // refutesMTU reports whether the underlay's MTU is not shown to be the cause: for that, one end's full-size ping must
 // have failed while a small one was answered, and neither end's full-size ping may have been answered.
-func (p between) refutesMTU() bool {
-	shown := func(q api.ReachPath) bool { return q.Echo == string(Answered) && q.FullEcho == string(NotHeard) }
+func (p oneWay) refutesMTU() bool {
+	shown := func(q api.ReachPath) bool { return q.Echo == string(Answered) && q.FullEcho == string(NoReply) }
 	return !shown(p.px) && !shown(p.py) || p.px.FullEcho == string(Answered) || p.py.FullEcho == string(Answered)
 }
 
 // silence is why no packets pass, if neither end has certain evidence of its own.
-func (p between) silence() (c Cause, at, text string) {
+func (p oneWay) silence() (c Cause, at, text string) {
 	if node := p.alone(); node != "" {
 		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it probes, neither their pods nor their own addresses: "+
 			"it is cut off, by its own fault or by the underlay next to it", node)
@@ -276,7 +276,7 @@ func (p between) silence() (c Cause, at, text string) {
 }
 
 // alone is the end that is cut off, if the other is not.
-func (p between) alone() (node string) {
+func (p oneWay) alone() (node string) {
 	x, y := p.px.Cause == string(CauseAlone), p.py.Cause == string(CauseAlone)
 	switch {
 	case !p.backFail || x == y:
@@ -288,18 +288,18 @@ func (p between) alone() (node string) {
 }
 
 // tapped is where the direction's packets end, according to the taps of both ends.
-func (p between) tapped(full bool) (c Cause, at, text string) {
-	if c, text = held("node "+p.x.Node, p.px.Tap, full, Answer(p.px.Echo)); c != CauseNone {
+func (p oneWay) tapped(full bool) (c Cause, at, text string) {
+	if c, text = outboundFault("node "+p.x.Node, p.px.Tap, full, Answer(p.px.Echo)); c != CauseNone {
 		return c, p.x.Node, text
 	}
-	switch c, text = lost("node "+p.y.Node, p.py.Tap, full); {
+	switch c, text = inboundFault("node "+p.y.Node, p.py.Tap, full); {
 	case c == CauseSource && p.px.Tap.Unheld != "":
 		return CauseAddress, p.x.Node, fmt.Sprintf("no interface of node %s has %s, the address of its Node; its packets come from %s",
 			p.x.Node, p.px.Tap.Unheld, p.py.Tap.Source)
 	case c == CauseSource:
 		return c, "", text
 	case c == CauseChecksum:
-		at, text = spoiler(p.x.Node, p.px.Tap)
+		at, text = checksumFault(p.x.Node, p.px.Tap)
 		return c, at, fmt.Sprintf("they arrive at %s of node %s with wrong UDP checksums, so kernels drop them: %s", p.py.Tap.ArrivedBy, p.y.Node, text)
 	case c != CauseNone:
 		return c, p.y.Node, text
@@ -312,20 +312,20 @@ func (p between) tapped(full bool) (c Cause, at, text string) {
 	switch pings := []Answer{Answer(p.px.Echo), Answer(p.py.Echo)}; {
 	case slices.Contains(pings, Answered):
 		return CauseBetween, "", text + ", although it passes ping"
-	case !slices.Contains(pings, NotHeard): // it may pass nothing at all
+	case !slices.Contains(pings, NoReply): // it may pass nothing at all
 		return CauseNone, "", ""
 	}
 	return CauseBetween, "", text
 }
 
 // unpinged reports whether the other's address was pinged and did not answer.
-func (p between) unpinged() bool {
-	return (p.px.Echo == string(NotHeard) || p.py.Echo == string(NotHeard)) &&
+func (p oneWay) unpinged() bool {
+	return (p.px.Echo == string(NoReply) || p.py.Echo == string(NoReply)) &&
 		p.px.Echo != string(Answered) && p.py.Echo != string(Answered)
 }
 
 // away names the end whose agent does not run although its node answers.
-func (p between) away() (why, node string) {
+func (p oneWay) away() (why, node string) {
 	for _, s := range []struct {
 		Side
 		other api.ReachPath // of the other end to this one
@@ -338,10 +338,10 @@ func (p between) away() (why, node string) {
 }
 
 // unknown says why nothing is known about the direction.
-func (p between) unknown() (c Cause, at, text string) {
+func (p oneWay) unknown() (c Cause, at, text string) {
 	for _, s := range []Side{p.x, p.y} {
 		if s.Down {
-			return CauseAgentAway, s.Node, fmt.Sprintf("the agent of node %s does not answer: %s", s.Node, s.Unasked)
+			return CauseAgentAway, s.Node, fmt.Sprintf("the agent of node %s does not answer: %s", s.Node, s.NotQueried)
 		}
 	}
 	for _, s := range []Side{p.x, p.y} {
@@ -353,9 +353,9 @@ func (p between) unknown() (c Cause, at, text string) {
 		return c, at, text
 	}
 	switch {
-	case p.x.Unasked != "":
+	case p.x.NotQueried != "":
 		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and the agent of node %s could not be queried", p.x.Node)
-	case p.y.Unasked != "":
+	case p.y.NotQueried != "":
 		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and the agent of node %s could not be queried", p.y.Node)
 	case !p.hasX && !p.hasY:
 		return CauseNotProbed, "", "the two nodes do not probe each other at present"
@@ -367,13 +367,13 @@ func (p between) unknown() (c Cause, at, text string) {
 }
 
 // notHeard is the cause if one end finds the other, or its agent, away.
-func (p between) notHeard() (c Cause, at, text string) {
+func (p oneWay) notHeard() (c Cause, at, text string) {
 	for _, q := range []struct {
 		api.ReachPath
 		Side
 	}{{p.py, p.x}, {p.px, p.y}} {
 		switch {
-		case q.Cause == string(CauseNodeAway) && q.Unasked == "":
+		case q.Cause == string(CauseNodeAway) && q.NotQueried == "":
 			return CauseNotFound, "", fmt.Sprintf("node %s runs, but does not answer the other at all", q.Side.Node)
 		case q.Cause == string(CauseNodeAway):
 			return CauseNodeAway, q.Side.Node, fmt.Sprintf("node %s does not answer at all: it is down, or the underlay between the nodes is",
@@ -386,7 +386,7 @@ func (p between) notHeard() (c Cause, at, text string) {
 }
 
 // seen is what each end reports about the direction.
-func (p between) seen() (out []string) {
+func (p oneWay) seen() (out []string) {
 	comes := map[Direction]string{Works: "packets from node %s arrive", Fails: "no packets from node %s arrive",
 		Narrow: "small packets from node %s arrive, but no full-size ones", Lossy: "packets from node %s are missing"}
 	if what := comes[Direction(p.py.FromThere)]; what != "" {
@@ -398,14 +398,14 @@ func (p between) seen() (out []string) {
 		side Side
 		path api.ReachPath
 	}{{p.x, p.px}, {p.y, p.py}} {
-		said := s.path.Seen
-		if s.side.Unasked != "" {
-			said = append([]string{"not queried: " + s.side.Unasked}, said...)
+		reports := s.path.Seen
+		if s.side.NotQueried != "" {
+			reports = append([]string{"not queried: " + s.side.NotQueried}, reports...)
 		}
 		if s.path.State == "broken" && s.path.EndEcho == string(Answered) {
-			said = append(slices.Clip(said), "ping of the other's end, as pods would send it: answered")
+			reports = append(slices.Clip(reports), "ping of the other's end, as pods would send it: answered")
 		}
-		for _, what := range said {
+		for _, what := range reports {
 			out = append(out, fmt.Sprintf("node %s: %s", s.side.Node, what))
 		}
 	}

@@ -42,7 +42,7 @@ func TestJoin(t *testing.T) {
 	arrived := func(p *api.ReachPath) {
 		p.Tap = api.ReachTap{Sent: 6, Arrived: 6, ArrivedBy: "eth0", ArrivedSums: "wrong"}
 	}
-	down, forbidden := Side{Unasked: "nothing listens there", Down: true}, Side{Unasked: "may not be asked"}
+	down, forbidden := Side{NotQueried: "nothing listens there", Down: true}, Side{NotQueried: "may not be asked"}
 	idle, none := Side{Idle: "reachability: none"}, Side{}
 	for _, c := range []struct {
 		name        string
@@ -63,7 +63,7 @@ func TestJoin(t *testing.T) {
 		{"b may not be asked, and is not heard yet", known("fails unknown unknown"), forbidden, "unknown  ", "unknown  ", "not known"},
 		{"b may not be asked, and answers ping of pods", known("fails unknown away agent-away", pinged(Answered, "", Answered)),
 			forbidden, "unknown agent-away b", "unknown agent-away b", "the agent of node b is not heard"},
-		{"b is down", known("fails unknown away node-away", pinged(NotHeard, "", NotHeard)), forbidden, "unknown node-away b",
+		{"b is down", known("fails unknown away node-away", pinged(NoReply, "", NoReply)), forbidden, "unknown node-away b",
 			"unknown node-away b", "node b does not answer at all"},
 		{"neither may be asked", forbidden, forbidden, "unknown  ", "unknown  ", "the agent of node a could not be queried"},
 		{"b's agent is dead and a refused", known("unknown unknown away agent-away", func(p *api.ReachPath) { p.Refused = true }), down,
@@ -89,21 +89,21 @@ func TestJoin(t *testing.T) {
 			tunnel("geneve, udp port 6081")), known("fails unknown broken not-found"), "fails not-found ", "fails not-found ", ""},
 		{"lossy there", known("works lossy broken lossy"), known("lossy works broken lossy"), "lossy lossy ", "works  ",
 			"some IPv4 packets from pods on a to pods on b are lost: what drops them"},
-		{"narrow, as one end's ping shows", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
+		{"narrow, as one end's ping shows", known("works narrow broken mtu", pinged(Answered, NoReply, "")),
 			known("narrow works broken not-found"), "narrow mtu ", "works  ", "MTU is smaller"},
-		{"narrow, and the ends' pings differ", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
+		{"narrow, and the ends' pings differ", known("works narrow broken mtu", pinged(Answered, NoReply, "")),
 			known("narrow works broken not-found", pinged(Answered, Answered, "")), "narrow not-found ", "works  ", "could not be determined"},
 		{"narrow, and a firewall that drops all, as an end has found before", known("works narrow broken not-found", drops("", "rule 5")),
 			known("narrow works broken not-found", drops("rule 7", "")), "narrow not-found ", "works  ", "small packets pass"},
 		{"a firewall for the other direction alone", known("works fails broken not-found", drops("rule 5", "")),
 			known("fails unknown broken not-found", drops("", "rule 7")), "fails not-found ", "works  ", "could not be determined"},
 		{"a's verdict is the underlay, and b's ping was answered",
-			known("fails unknown broken underlay", pinged(NotHeard, "", NotHeard)),
-			known("fails unknown broken not-found", pinged(Answered, "", NotHeard)), "fails not-found ", "fails not-found ", "could not be determined"},
-		{"both are cut off", known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)),
-			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes neither"},
-		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)),
-			known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)), "fails blocked ", "fails blocked ", "between the nodes"},
+			known("fails unknown broken underlay", pinged(NoReply, "", NoReply)),
+			known("fails unknown broken not-found", pinged(Answered, "", NoReply)), "fails not-found ", "fails not-found ", "could not be determined"},
+		{"both are cut off", known("fails unknown broken cut-off", pinged(NoReply, "", NoReply)),
+			known("fails unknown broken cut-off", pinged(NoReply, "", NoReply)), "fails underlay ", "fails underlay ", "passes neither"},
+		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NoReply)),
+			known("fails unknown broken blocked", pinged(Answered, Answered, NoReply)), "fails blocked ", "fails blocked ", "between the nodes"},
 		{"the sender's NIC computes wrong checksums", known("works fails broken not-found", left("offloaded")),
 			known("fails unknown broken checksum", arrived), "fails checksum a", "works  ", "node a leaves them to eth1, driver bnx, which computes them wrongly"},
 		{"the sender computes wrong checksums", known("works fails broken not-found", left("wrong")),
@@ -145,9 +145,9 @@ func TestJoinEverything(t *testing.T) {
 		for _, s := range []*Side{&a, &b} {
 			switch pick(3) {
 			case 1:
-				s.Unasked, s.Paths = "forbidden", nil
+				s.NotQueried, s.Paths = "forbidden", nil
 			case 2:
-				s.Unasked, s.Down, s.Paths = "dead", true, nil
+				s.NotQueried, s.Down, s.Paths = "dead", true, nil
 			}
 		}
 		a.Node, b.Node = "a", "b"

@@ -47,8 +47,8 @@ const (
 type Link struct {
 	// Interval is how often a packet is sent. The peer's interval differs if it asks more or fewer nodes.
 	Interval time.Duration
-	// Asked: packets are sent of this end's own accord, not only because the peer asks.
-	Asked bool
+	// Initiates: packets are sent of this end's own accord, not only in return.
+	Initiates bool
 
 	began, sent time.Time // since when packets are sent without a pause, and when the last was sent
 	seq         uint32
@@ -56,7 +56,7 @@ type Link struct {
 	again       time.Time // when the first arrived after a silence
 	last        Packet    // the peer's
 	arrivals
-	ways          ways
+	trials        trials
 	transfers     transfers
 	narrow, lossy bool // what the window shows, or has shown and does not refute yet
 	missed        bool // the last full-size packet of the window is missing
@@ -97,8 +97,8 @@ func (s State) Doubtful() bool {
 	return s.From.bad() || s.To.bad()
 }
 
-// Mended reports whether a direction that does not work in s works in later.
-func (s State) Mended(later State) bool {
+// Recovered reports whether a direction that does not work in s works in later.
+func (s State) Recovered(later State) bool {
 	return s.From.bad() && later.From == Works || s.To.bad() && later.To == Works
 }
 
@@ -115,9 +115,9 @@ func (l *Link) Next(now time.Time) Packet {
 	}
 	l.seq, l.sent = l.seq+1, now
 	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Interval: l.Interval, Full: l.seq%fullEvery == 0,
-		Asks:  l.Asked,
-		Trial: l.ways.next(l.hearsPeer(now) && l.to() == Lossy, l.last.Heard.Bad > 0),
-		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy, Bad: l.ways.bad}}
+		Initiates: l.Initiates,
+		Trial:     l.trials.next(l.hearsPeer(now) && l.to() == Lossy, l.last.Heard.Bad > 0),
+		Heard:     Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy, Bad: l.trials.bad}}
 }
 
 // paused reports whether this process did not run, or is only starting. What it finds then dates from that time.
@@ -154,7 +154,7 @@ func (l *Link) Receive(p Packet, now time.Time) {
 	case l.counted == 0, another, int32(ahead) > 0 && p.Uptime < l.last.Uptime:
 		l.lossy, l.narrow = false, l.narrow && !another
 		l.arrivals = arrivals{highest: p.Seq, seen: 1, counted: 1}
-		l.ways.trial, l.ways.bad, l.transfers.failed = 0, 0, 0
+		l.trials.trial, l.trials.bad, l.transfers.failed = 0, 0, 0
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
 	default:
@@ -164,15 +164,16 @@ func (l *Link) Receive(p Packet, now time.Time) {
 		l.again = now
 	}
 	l.heard, l.last = now, p
-	l.ways.try(p, l.arrivals)
-	if l.weigh(); !l.lossy {
-		l.ways.bad = 0
+	l.trials.record(p, l.arrivals)
+	if l.evaluate(); !l.lossy {
+		l.trials.bad = 0
 	}
-	l.weighTransfers()
+	l.evaluateTransfers()
 }
 
-// weigh evaluates the window. A single packet does not change the result: reports must not come and go.
-func (l *Link) weigh() {
+// evaluate derives from the window whether it is narrow or lossy. A single packet does not change the result: reports
+// must not come and go.
+func (l *Link) evaluate() {
 	var full, small []bool // which arrived, the oldest first
 	for i := l.counted - 1; i >= 0; i-- {
 		came := l.seen>>i&1 == 1
@@ -222,8 +223,8 @@ func (l *Link) hearsPeer(now time.Time) bool {
 	return !l.heard.IsZero() && now.Sub(l.heard) <= l.Silence() && !l.last.Leaving
 }
 
-// Asks reports whether the peer has recently asked, of its own accord.
-func (l *Link) Asks(now time.Time) bool { return l.last.Asks && l.hearsPeer(now) }
+// PeerInitiates reports whether the peer has recently sent of its own accord.
+func (l *Link) PeerInitiates(now time.Time) bool { return l.last.Initiates && l.hearsPeer(now) }
 
 // Silent is for how long nothing was heard while this end observed.
 func (l *Link) Silent(now time.Time) time.Duration {
@@ -268,7 +269,7 @@ func (l *Link) State(now time.Time) State {
 		return s
 	}
 	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(), int(l.last.Heard.Lost)
-	s.BadFrom, s.BadTo = l.ways.bad, l.last.Heard.Bad
+	s.BadFrom, s.BadTo = l.trials.bad, l.last.Heard.Bad
 	if s.Works() && l.transfers.lost != Unclear {
 		s.To, s.TCP = NoTCP, l.transfers.lost
 	}

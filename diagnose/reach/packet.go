@@ -22,7 +22,7 @@ const version = 2
 const (
 	flagFull = 1 << iota
 	flagLeaving
-	flagAsks
+	flagInitiates
 	flagNarrow
 	flagLossy
 )
@@ -43,9 +43,9 @@ type Packet struct {
 	Full bool
 	// Leaving: the sender stops.
 	Leaving bool
-	// Asks: the sender sends of its own accord, not only because it is asked. The receiver sends back as long as the
-	// sender asks: if each end went on because the other does, two ends that once met would never stop.
-	Asks bool
+	// Initiates: the sender sends of its own accord, not only in return. The receiver sends back as long as the
+	// sender does: if each end went on because the other does, two ends that once met would never stop.
+	Initiates bool
 	// Trial numbers the trials that find out on which path packets are lost (Port); 0: the packet belongs to none.
 	Trial uint8
 	Heard Heard
@@ -82,7 +82,7 @@ func NameHash(node string) uint64 {
 // Append appends p to b, padded to size bytes, or to Size if that is more.
 func (p Packet) Append(b []byte, size int) []byte {
 	flags := byte(0)
-	for flag, is := range map[byte]bool{flagFull: p.Full, flagLeaving: p.Leaving, flagAsks: p.Asks,
+	for flag, is := range map[byte]bool{flagFull: p.Full, flagLeaving: p.Leaving, flagInitiates: p.Initiates,
 		flagNarrow: p.Heard.Narrow, flagLossy: p.Heard.Lossy} {
 		if is {
 			flags |= flag
@@ -127,14 +127,14 @@ func Parse(b []byte) (Packet, error) {
 		return Packet{}, fmt.Errorf("begins with %x: not a packet of this version", b[:4])
 	}
 	be := binary.BigEndian
-	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, Asks: b[4]&flagAsks != 0, MTU: be.Uint16(b[6:]),
-		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
-		Interval: fromMillis(be.Uint32(b[36:])),
+	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, Initiates: b[4]&flagInitiates != 0,
+		MTU: be.Uint16(b[6:]), From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]),
+		Uptime: fromMillis(be.Uint32(b[28:])), Interval: fromMillis(be.Uint32(b[36:])),
 		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])),
 			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0, Bad: b[61]},
 		Trial: b[60], About: be.Uint64(b[40:]), Other: Other{Node: be.Uint64(b[48:]), Age: fromMillis(be.Uint32(b[56:]))}}
 	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Other.Age < 0 || p.Heard.Lost > window ||
-		p.Heard.Bad >= tryPorts {
+		p.Heard.Bad >= trialPorts {
 		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
 	}
 	return p, nil

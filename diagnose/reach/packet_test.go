@@ -9,7 +9,7 @@ import (
 
 func samplePacket() Packet {
 	return Packet{From: NameHash("a"), To: NameHash("b"), Seq: 7, Uptime: time.Minute, Interval: 2 * time.Second,
-		MTU: 1450, Full: true, Leaving: true, Asks: true,
+		MTU: 1450, Full: true, Leaving: true, Initiates: true,
 		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true, Bad: 2}, Trial: 9,
 		About: NameHash("c"), Other: Other{NameHash("d"), 700 * time.Millisecond}}
 }

@@ -44,8 +44,8 @@ func Peers(self string, nodes []string, now time.Time) []string {
 	return out
 }
 
-// Beside are the two nodes next to another on the ring, which send to it and hear it.
-func Beside(node string, nodes []string) []string {
+// NeighboursOf are the two nodes next to another on the ring, which send to it and hear it.
+func NeighboursOf(node string, nodes []string) []string {
 	names := ring(nodes)
 	n, here := len(names), slices.Index(names, node)
 	if here < 0 {

@@ -76,7 +76,7 @@ func TestBeside(t *testing.T) {
 		nodes, now := names(n), time.Unix(1e9, 0)
 		for _, node := range nodes {
 			of := Peers(node, nodes, now)
-			for _, p := range Beside(node, nodes) {
+			for _, p := range NeighboursOf(node, nodes) {
 				if !slices.Contains(of[:Neighbours], p) {
 					t.Errorf("%d nodes: %s is beside %s, which asks %v", n, p, node, of)
 				}
@@ -89,7 +89,7 @@ func TestBeside(t *testing.T) {
 			}
 		}
 	}
-	if got := Beside("unknown", names(3)); got != nil {
+	if got := NeighboursOf("unknown", names(3)); got != nil {
 		t.Errorf("beside a node that is not there: %v", got)
 	}
 }

@@ -34,46 +34,49 @@ func arrives(t api.ReachTap, full bool) bool {
 	return full && t.ArrivedFull >= fewFull || !full && t.Arrived >= few
 }
 
-// spoiled reports whether the other node's packets arrive with wrong checksums.
-func spoiled(t api.ReachTap) bool { return arrives(t, false) && t.ArrivedSums == api.ChecksumsWrong }
+// badChecksums reports whether the other node's packets arrive with wrong checksums.
+func badChecksums(t api.ReachTap) bool {
+	return arrives(t, false) && t.ArrivedSums == api.ChecksumsWrong
+}
 
 // absent reports whether none of the other node's packets arrive at this one.
 func absent(t api.ReachTap, full bool) bool {
 	return !t.Began.IsZero() && t.Sent > few && (t.Arrived == 0 || full && t.ArrivedFull == 0)
 }
 
-// held is why packets do not leave a node, which the text calls who; none: they leave, or it is not known. If the other
-// node answers no ping, the reason may be that no neighbour is found to send them to.
-func held(who string, t api.ReachTap, full bool, echo Answer) (Cause, string) {
+// outboundFault is why packets do not leave a node, called name in the text; none: they leave, or it is not known. If
+// the other node answers no ping, the reason may be that no neighbour is found to send them to.
+func outboundFault(name string, t api.ReachTap, full bool, echo Answer) (Cause, string) {
 	switch {
 	case !stays(t, full):
 		return CauseNone, ""
 	case t.NoRoute != "":
-		return CauseRoute, fmt.Sprintf("the kernel of %s does not forward them: %s", who, t.NoRoute)
+		return CauseRoute, fmt.Sprintf("the kernel of %s does not forward them: %s", name, t.NoRoute)
 	case echo != Answered:
 		return CauseNone, ""
 	}
-	return CauseDropped, fmt.Sprintf("they do not leave %s through any interface: its firewall, kernel or Open vSwitch drops them", who)
+	return CauseDropped, fmt.Sprintf("they do not leave %s through any interface: its firewall, kernel or Open vSwitch drops them", name)
 }
 
-// lost is why packets do not reach the pods of a node, which the text calls who; none: none arrive, or it is not known.
-func lost(who string, t api.ReachTap, full bool) (Cause, string) {
+// inboundFault is why packets do not reach the pods of a node, called name in the text; none: none arrive, or it is
+// not known.
+func inboundFault(name string, t api.ReachTap, full bool) (Cause, string) {
 	switch {
 	case t.Unheld != "" && t.Arrived == 0 && absent(t, full):
-		return CauseAddress, fmt.Sprintf("no interface of %s has %s, the address of its Node, to which others send", who, t.Unheld)
+		return CauseAddress, fmt.Sprintf("no interface of %s has %s, the address of its Node, to which others send", name, t.Unheld)
 	case !arrives(t, full):
 		return CauseNone, ""
 	case t.Source != "":
 		return CauseSource, fmt.Sprintf("they arrive at %s of %s with the source address %s, which is not that of the sender's "+
-			"Node: something between the nodes translates it, or the sender's address differs from its Node's", t.ArrivedBy, who, t.Source)
+			"Node: something between the nodes translates it, or the sender's address differs from its Node's", t.ArrivedBy, name, t.Source)
 	case t.Filtered != "":
-		return CauseRoute, fmt.Sprintf("they arrive at %s of %s, whose kernel does not forward them: %s", t.ArrivedBy, who, t.Filtered)
+		return CauseRoute, fmt.Sprintf("they arrive at %s of %s, whose kernel does not forward them: %s", t.ArrivedBy, name, t.Filtered)
 	}
-	if spoiled(t) {
+	if badChecksums(t) {
 		return CauseChecksum, fmt.Sprintf("they arrive at %s of %s with wrong UDP checksums, so kernels drop them: the sender's NIC "+
-			"computes them wrongly, or something between the nodes changes the packets", t.ArrivedBy, who)
+			"computes them wrongly, or something between the nodes changes the packets", t.ArrivedBy, name)
 	}
-	return CauseDropped, fmt.Sprintf("they arrive at %s of %s, whose firewall, kernel or Open vSwitch drops them", t.ArrivedBy, who)
+	return CauseDropped, fmt.Sprintf("they arrive at %s of %s, whose firewall, kernel or Open vSwitch drops them", t.ArrivedBy, name)
 }
 
 // tapSeen is a tap of packets to and from the node peer, in words.
@@ -109,9 +112,9 @@ func driver(t api.ReachTap) string {
 	return "driver " + t.Driver
 }
 
-// spoiler is where checksums that are wrong on arrival become wrong, according to the sender's tap: a node, or else
-// between the nodes.
-func spoiler(sender string, t api.ReachTap) (at, text string) {
+// checksumFault is where checksums that are wrong on arrival become wrong, according to the sender's tap: a node, or
+// else between the nodes.
+func checksumFault(sender string, t api.ReachTap) (at, text string) {
 	switch {
 	case t.LeftSums == api.ChecksumsOffloaded && !t.Inside:
 		return sender, fmt.Sprintf("node %s leaves them to %s, %s, which computes them wrongly", sender, t.LeftBy, driver(t))

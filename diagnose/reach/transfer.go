@@ -101,10 +101,10 @@ func (l *Link) TransferAgain(now time.Time) bool {
 	return l.transfers.failed > 0 && now.Sub(l.transfers.ended) >= after
 }
 
-// weighTransfers evaluates failed transfers: they show nothing until a packet shows that the peer has heard this end
+// evaluateTransfers judges failed transfers: they show nothing until a packet shows that the peer has heard this end
 // after the last one, nor while any packet of the window is lost, in either direction, because of a possible outage. If
 // losses continue, they make TCP fail.
-func (l *Link) weighTransfers() {
+func (l *Link) evaluateTransfers() {
 	t, h := &l.transfers, l.last.Heard
 	if l.lossy || l.narrow || h.Lossy || h.Narrow {
 		t.failed = 0

@@ -11,10 +11,10 @@ import (
 type Answer string
 
 const (
-	NotAsked  Answer = ""
-	Answered  Answer = "answered"
-	NotHeard  Answer = "no answer"
-	CannotAsk Answer = "could not be asked"
+	NotPinged  Answer = ""
+	Answered   Answer = "answered"
+	NoReply    Answer = "no answer"
+	CannotPing Answer = "could not be asked"
 )
 
 // Evidence is what is known about the path to and from a peer.
@@ -31,7 +31,7 @@ type Evidence struct {
 	// Lasting: the silence is long enough for the API server to report a node that is down.
 	// Long: the silence is as long as a node may take to start its agent after an outage that was not seen.
 	Settled, Quiet, Lasting, Long bool
-	// Runs names a node that hears the peer now: its agent runs, and there is no need to wait (Word). Empty: none known.
+	// Runs names a node that hears the peer now: its agent runs, so there is no need to wait (Reports). Empty: none known.
 	Runs string
 	// Tunnel is what carries the path's packets, "udp port 6081"; empty: they are routed.
 	Tunnel string
@@ -153,14 +153,14 @@ func Judge(e Evidence) Verdict {
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
-	case s.From == Fails && s.To == Unknown && e.PodsPass() && !spoiled(e.Tap): // the kernel computes a ping's checksum
+	case s.From == Fails && s.To == Unknown && e.PodsPass() && !badChecksums(e.Tap): // of a ping the kernel computes it
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s is not heard; %s", e.Node, e.answers())
-	case !s.Doubtful() || e.Echo == NotAsked: // incomplete evidence is none
+	case !s.Doubtful() || e.Echo == NotPinged: // incomplete evidence is none
 		return Verdict{}
 	case certain != CauseNone:
 		v.Cause, v.Broken, v.Text = certain, true, e.broken()+": "+why
 	case s.From == Fails && s.To == Unknown:
-		return e.unheard(v)
+		return e.noPackets(v)
 	case s.From == Fails || s.To == Fails:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": "+e.beyond()
 	default:
@@ -192,7 +192,7 @@ func (e Evidence) lossy(v Verdict) Verdict {
 // multipath is what a trial has shown.
 func multipath(bad uint8) string {
 	return fmt.Sprintf("all from %d of %d source ports, and none from the others: packets take several paths, selected by port, and one of "+
-		"the paths drops them, such as a member of a bond or an ECMP next hop", bad, tryPorts)
+		"the paths drops them, such as a member of a bond or an ECMP next hop", bad, trialPorts)
 }
 
 // mayBlock is what may drop the packets of all peers.
@@ -203,8 +203,8 @@ func (e Evidence) mayBlock() string {
 	return e.Tunnel + " may be blocked between the nodes, or on this one, or this node's tunnel has another type or port than theirs"
 }
 
-// unheard is about a peer that is not heard.
-func (e Evidence) unheard(v Verdict) Verdict {
+// noPackets is about a peer that is not heard.
+func (e Evidence) noPackets(v Verdict) Verdict {
 	switch {
 	case e.Settled && e.blocked():
 		v.Cause, v.Broken = CauseBlocked, true
@@ -213,9 +213,9 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == Answered && e.NotReady: // it may have just been created or restarted
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s is not ready: its agent may not be running", e.Node)
-	case e.Echo == NotHeard:
-		return e.nothing(v)
-	case e.Echo == CannotAsk && e.mayBeDown():
+	case e.Echo == NoReply:
+		return e.noResponse(v)
+	case e.Echo == CannotPing && e.mayBeDown():
 		return Verdict{} // it may be down
 	case e.mayStart():
 		return Verdict{}
@@ -225,8 +225,8 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	return v
 }
 
-// nothing is about a peer that is not heard, and whose node's own address does not answer either.
-func (e Evidence) nothing(v Verdict) Verdict {
+// noResponse is about a peer that is not heard, and whose node's own address does not answer either.
+func (e Evidence) noResponse(v Verdict) Verdict {
 	switch {
 	case e.unplugged():
 		v.Cause, v.Broken = CauseAlone, true
@@ -293,17 +293,17 @@ func (e Evidence) certain() (c Cause, why string) {
 	case e.dropped() != "":
 		return CauseFirewall, "this node drops the tunnel's packets, " + e.dropped()
 	}
-	if e.Echo == Answered && e.FullEcho == NotHeard && e.State.From != Fails && e.State.To != Fails {
+	if e.Echo == Answered && e.FullEcho == NoReply && e.State.From != Fails && e.State.To != Fails {
 		return CauseNone, "" // the MTU, which a tunnel device may have learnt
 	}
 	silent := e.State.From == Fails && (e.State.To != Unknown || e.Quiet)
 	if silent || e.State.From == Narrow {
-		if c, why = lost("this node", e.Tap, e.State.From == Narrow); c != CauseNone {
+		if c, why = inboundFault("this node", e.Tap, e.State.From == Narrow); c != CauseNone {
 			return c, why
 		}
 	}
 	if e.State.To == Fails || e.State.To == Narrow {
-		c, why = held("this node", e.Tap, e.State.To == Narrow, e.Echo)
+		c, why = outboundFault("this node", e.Tap, e.State.To == Narrow, e.Echo)
 	}
 	return c, why
 }
@@ -335,7 +335,7 @@ func (e Evidence) suddenly() bool {
 func (e Evidence) narrow(v Verdict) Verdict {
 	v.Cause, v.Broken = CauseNotFound, true
 	v.Text = e.broken() + ": small packets pass; what drops the others could not be determined"
-	if e.FullEcho == NotHeard && e.Echo == Answered {
+	if e.FullEcho == NoReply && e.Echo == Answered {
 		v.Cause = CauseMTU
 		v.Text = e.broken() + fmt.Sprintf(": small packets pass, and the underlay between the nodes does not pass packets of %d bytes either: its MTU is smaller "+
 			"somewhere on the path", e.UnderlaySize)
@@ -402,10 +402,10 @@ func (e Evidence) seen() (out []string) {
 	if s.From == Fails && e.Runs != "" {
 		out = append(out, fmt.Sprintf("the agent of node %s runs: %s hears it", e.Node, e.Runs))
 	}
-	if e.Echo != NotAsked {
+	if e.Echo != NotPinged {
 		out = append(out, fmt.Sprintf("ping of its node's address: %s", e.Echo))
 	}
-	if e.FullEcho != NotAsked {
+	if e.FullEcho != NotPinged {
 		out = append(out, fmt.Sprintf("ping with %d bytes: %s", e.UnderlaySize, e.FullEcho))
 	}
 	if lost := s.LostFrom + s.LostTo; lost > 0 {

@@ -9,14 +9,14 @@ import (
 // like loss. So an end whose packets get lost sends them from a few source ports in turn: those from one port all take
 // the same path.
 const (
-	// tryPorts is how many ports a trial uses in turn. tryFor packets decide it, and it has tryLength.
-	tryPorts, tryFor, tryLength = 4, 24, 28
+	// trialPorts is how many ports a trial uses in turn. trialPackets packets decide it, and it has trialLength.
+	trialPorts, trialPackets, trialLength = 4, 24, 28
 	// Source ports of a trial: the kernel chooses none of these (ip_local_port_range).
-	lowestTryPort, tryPortRange = 61000, 4536
+	lowestTrialPort, trialPortRange = 61000, 4536
 )
 
-// ways is what an end knows from trials.
-type ways struct {
+// trials is what an end has found out by trials.
+type trials struct {
 	sent  uint32 // packets in trials of this end
 	trial uint8  // the peer's current one
 	first uint32 // the number of its first packet that arrived
@@ -24,22 +24,22 @@ type ways struct {
 }
 
 // next is the trial of the next packet; 0: none. A trial that has shown something continues until it is refuted.
-func (w *ways) next(lossy, shown bool) uint8 {
-	if at := w.sent % tryLength; !lossy && at > 0 { // the next one is a new trial
-		w.sent += tryLength - at
+func (w *trials) next(lossy, shown bool) uint8 {
+	if at := w.sent % trialLength; !lossy && at > 0 { // the next one is a new trial
+		w.sent += trialLength - at
 	}
 	if !lossy {
 		return 0
 	}
-	trial := uint8(w.sent/tryLength%255) + 1
-	if last := w.sent%tryLength == tryLength-1; !shown || !last {
+	trial := uint8(w.sent/trialLength%255) + 1
+	if last := w.sent%trialLength == trialLength-1; !shown || !last {
 		w.sent++
 	}
 	return trial
 }
 
-// try records a packet from the peer.
-func (w *ways) try(p Packet, a arrivals) {
+// record takes a packet from the peer into account.
+func (w *trials) record(p Packet, a arrivals) {
 	if p.Seq != a.highest { // it is late
 		return
 	}
@@ -47,17 +47,17 @@ func (w *ways) try(p Packet, a arrivals) {
 		w.trial, w.first = p.Trial, p.Seq
 	}
 	n := min(a.highest-w.first+1, uint32(a.counted))
-	if p.Trial == 0 || n < tryFor {
+	if p.Trial == 0 || n < trialPackets {
 		return
 	}
-	var sent, came [tryPorts]int
+	var sent, came [trialPorts]int
 	for i := range n {
-		way := (a.highest - i) % tryPorts
+		way := (a.highest - i) % trialPorts
 		sent[way]++
 		came[way] += int(a.seen >> i & 1)
 	}
 	bad, some := uint8(0), false
-	for way := range tryPorts {
+	for way := range trialPorts {
 		if came[way] == 0 {
 			bad++
 		}
@@ -77,8 +77,8 @@ func (p Packet) Port() uint16 {
 		return 0
 	}
 	h := fnv.New32a()
-	for _, n := range []uint64{p.From, p.To, uint64(p.Trial), uint64(p.Seq % tryPorts)} {
+	for _, n := range []uint64{p.From, p.To, uint64(p.Trial), uint64(p.Seq % trialPorts)} {
 		h.Write(binary.BigEndian.AppendUint64(nil, n))
 	}
-	return uint16(lowestTryPort + h.Sum32()%tryPortRange)
+	return uint16(lowestTrialPort + h.Sum32()%trialPortRange)
 }

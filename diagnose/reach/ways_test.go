@@ -12,7 +12,7 @@ func trialOf(l *Link, now time.Time, first uint32, trial uint8, packets int, los
 		now = now.Add(2 * time.Second)
 		l.Next(now)
 		seq := first + i
-		if !lost(seq % tryPorts) {
+		if !lost(seq % trialPorts) {
 			l.Receive(Packet{Seq: seq, Uptime: time.Duration(seq) * 2 * time.Second, Interval: 2 * time.Second, Trial: trial,
 				Heard: Heard{Lossy: true}}, now)
 		}
@@ -54,12 +54,12 @@ func TestTrialPorts(t *testing.T) {
 	for seq := range uint32(100) {
 		for trial := range uint8(2) {
 			p := Packet{From: 1, To: 2, Seq: seq, Trial: trial + 1}.Port()
-			if ports[p] = true; p < lowestTryPort {
+			if ports[p] = true; p < lowestTrialPort {
 				t.Errorf("port %d", p)
 			}
 		}
 	}
-	if len(ports) != 2*tryPorts || (Packet{Seq: 1}).Port() != 0 {
+	if len(ports) != 2*trialPorts || (Packet{Seq: 1}).Port() != 0 {
 		t.Errorf("%d ports in two trials", len(ports))
 	}
 }

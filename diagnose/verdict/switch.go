@@ -86,9 +86,9 @@ type Answer struct {
 	Differs string `json:"differs,omitempty"`
 }
 
-// Ask has the switch simulate a connection's first packet, on its path through this node, and compares the result with
-// the rules.
-func (s *Switch) Ask(ctx context.Context, cluster *Cluster, c Connection) (a Answer, err error) {
+// Evaluate has the switch simulate a connection's first packet, on its path through this node, and compares the result
+// with the rules.
+func (s *Switch) Evaluate(ctx context.Context, cluster *Cluster, c Connection) (a Answer, err error) {
 	ports := Ports(s.seen)
 	in, err := s.enters(ports, cluster, c)
 	if err != nil {

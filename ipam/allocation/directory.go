@@ -132,7 +132,7 @@ func (d *Directory) Update(_ context.Context, a api.IPAllocation) (api.IPAllocat
 			return err
 		}
 		if now.Spec.Address != a.Spec.Address || now.Spec.Pool != a.Spec.Pool {
-			return errors.New("address and pool of an allocation cannot change: delete it and create another")
+			return errors.New("address and pool of an allocation cannot be changed: delete it and create another")
 		}
 		version, _ := strconv.Atoi(a.ResourceVersion) // of an unreadable file: 0
 		a.ResourceVersion = strconv.Itoa(version + 1)

@@ -171,7 +171,7 @@ func TestKubeAllocationKeepsItsAddress(t *testing.T) {
 	}
 	other := made
 	other.Spec.Pool = "q"
-	const want = "address and pool of an allocation cannot change"
+	const want = "address and pool of an allocation cannot be changed"
 	if _, err := s.Update(t.Context(), other); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("another pool: %v, want %s", err, want)
 	}

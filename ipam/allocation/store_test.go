@@ -136,7 +136,7 @@ func checkChanges(t *testing.T, s Store) {
 	}
 	moved := second
 	moved.Spec.Pool = "q"
-	if _, err := s.Update(ctx, moved); err == nil || !strings.Contains(err.Error(), "address and pool of an allocation cannot change") {
+	if _, err := s.Update(ctx, moved); err == nil || !strings.Contains(err.Error(), "address and pool of an allocation cannot be changed") {
 		t.Errorf("Update with another pool: %v", err)
 	}
 	if err := s.Delete(ctx, second); err != nil {

@@ -75,9 +75,9 @@ type Request struct {
 	// allocated to the owner.
 	Keep *api.AllocationReservation
 
-	// kept are the existing reservations, and mac the MAC that is reserved.
-	kept []api.IPAllocation
-	mac  api.MAC
+	// reserved are the existing reservations, and mac the MAC that is reserved.
+	reserved []api.IPAllocation
+	mac      api.MAC
 }
 
 // Allocator allocates addresses to the pods of one node. Its methods may be called concurrently, but not for one owner.
@@ -103,10 +103,10 @@ func New(c Config) *Allocator {
 type given struct {
 	Address
 	allocation api.IPAllocation
-	// anew: the owner did not have it before.
-	anew bool
-	// kept: it was reserved for the owner.
-	kept bool
+	// created: the owner did not have it before.
+	created bool
+	// reserved: it was reserved for the owner.
+	reserved bool
 }
 
 // Allocate allocates addresses to the owner, IPv4 first. Addresses that the owner holds already are returned again.
@@ -120,15 +120,15 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 	r.Pools = r.shared()
 	for n := 1; ; n++ {
 		out, err := a.allocate(ctx, r)
-		if r.Keep == nil || n == keptTries || ctx.Err() != nil || !changed(err) {
+		if r.Keep == nil || n == reservedTries || ctx.Err() != nil || !changed(err) {
 			return out, err
 		}
 	}
 }
 
-// keptTries is how often an Allocate is retried that lost a race for a reserved address. After that the runtime retries
-// the ADD.
-const keptTries = 10
+// reservedTries is how often an Allocate is retried that lost a race for a reserved address. After that the runtime
+// retries the ADD.
+const reservedTries = 10
 
 // changed reports whether a race with another writer was lost.
 func changed(err error) bool {
@@ -140,7 +140,7 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := a.look(ctx, &r); err != nil {
+	if err := a.readReservations(ctx, &r); err != nil {
 		return nil, err
 	}
 	var got []given
@@ -151,7 +151,7 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 		}
 		got = append(got, g)
 	}
-	if err := a.settle(ctx, r, got); err != nil {
+	if err := a.replaceReservations(ctx, r, got); err != nil {
 		return nil, errors.Join(err, a.undo(ctx, got))
 	}
 	slices.SortFunc(got, func(a, b given) int {
@@ -162,7 +162,7 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 		a.held.add(g.allocation)
 		g.MAC = r.mac
 		out = append(out, g.Address)
-		if g.anew {
+		if g.created {
 			a.Log.Info("allocated address", "address", g.Prefix, "pool", g.Pool, "vlan", g.VLAN, "owner", r.Owner.String())
 		}
 	}
@@ -233,11 +233,11 @@ func (a *Allocator) oneOf(
 		}
 	}
 	want := r.podIP(f)
-	if g, ok, err := a.again(ctx, pools, want, r.Owner, before); ok || err != nil {
+	if g, ok, err := a.reuse(ctx, pools, want, r.Owner, before); ok || err != nil {
 		return g, err
 	}
-	if len(r.kept) > 0 {
-		if g, ok, err := a.keptOf(ctx, f, pools, want, r); ok || err != nil {
+	if len(r.reserved) > 0 {
+		if g, ok, err := a.tryReserved(ctx, f, pools, want, r); ok || err != nil {
 			return g, err
 		}
 	}
@@ -292,9 +292,9 @@ func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 	return out, nil
 }
 
-// again returns what the owner holds already, if the store still says so. The owner's details are updated to those of
+// reuse returns what the owner holds already, if the store still says so. The owner's details are updated to those of
 // this request: a restarted container has the same ID and another network namespace, maybe in another boot.
-func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, o api.AllocationOwner,
+func (a *Allocator) reuse(ctx context.Context, pools []pool.Pool, want netip.Addr, o api.AllocationOwner,
 	before []api.IPAllocation) (given, bool, error) {
 	for _, b := range before {
 		addr, err := netip.ParseAddr(b.Spec.Address)
@@ -341,7 +341,7 @@ func (a *Allocator) undo(ctx context.Context, got []given) error {
 	defer cancel()
 	var errs []error
 	for _, g := range got {
-		if g.anew {
+		if g.created {
 			errs = append(errs, a.undoOne(ctx, g.allocation))
 		}
 	}
@@ -368,7 +368,7 @@ func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 			continue
 		}
 		// The DEL that follows will read it from the store.
-		a.held.doubt(taken.Spec.Owner)
+		a.held.markUncertain(taken.Spec.Owner)
 		return err
 	}
 }

@@ -217,7 +217,7 @@ func TestOver(t *testing.T) {
 	} {
 		until := api.NewMicroTime(now.Add(c.left))
 		h := api.IPAllocation{Spec: api.IPAllocationSpec{Phase: c.phase, Until: &until}}
-		if got := Over(h, now); got != c.want {
+		if got := Expired(h, now); got != c.want {
 			t.Errorf("%s with %s left: over %t", c.phase, c.left, got)
 		}
 	}
@@ -256,7 +256,7 @@ func TestCooling(t *testing.T) {
 	}
 	held, err := s.List(t.Context(), allocation.Filter{})
 	if err != nil || held[0].Spec.Until == nil || time.Until(held[0].Spec.Until.Time) < 59*time.Minute ||
-		Over(held[0], time.Now()) {
+		Expired(held[0], time.Now()) {
 		t.Errorf("until when does it cool? %+v, %v", held, err)
 	}
 	release(t, a, "a") // a second DEL does nothing

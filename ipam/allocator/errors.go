@@ -89,13 +89,13 @@ func (e *StickyError) Error() string {
 	return s
 }
 
-// AnswersError: a reserved address is still in use on the wire by the pod that had it before, although it is released.
-type AnswersError struct {
+// StillInUseError: a reserved address is still in use on the wire by the pod that had it before, although released.
+type StillInUseError struct {
 	Address netip.Addr
 	MAC     api.MAC
 	Keep    api.AllocationReservation
 }
 
-func (e *AnswersError) Error() string {
+func (e *StillInUseError) Error() string {
 	return fmt.Sprintf("address %s is reserved for it (%s), but the previous pod still answers for it on the wire (MAC %s) although its node counts as fenced: switch that node off, or kill the pod there", e.Address, e.Keep, e.MAC)
 }

@@ -19,7 +19,7 @@ type fullPools struct {
 	// lists are when a list found no free address.
 	lists map[part]time.Time
 	// maps are by pool name.
-	maps map[string]sight
+	maps map[string]mapSeen
 }
 
 // part is a pool, or what is left of it in some VLANs.
@@ -27,26 +27,26 @@ type part struct{ pool, addresses string }
 
 func partOf(p pool.Pool) part { return part{p.Name, fmt.Sprint(p.Allocatable())} }
 
-// sight is the last free map of a pool, and when it replaced another one; zero if it has not.
-type sight struct {
+// mapSeen is the last free map of a pool, and when it replaced another one; zero if it has not.
+type mapSeen struct {
 	free  pool.FreeMap
 	since time.Time
 }
 
 func newFullPools() fullPools {
-	return fullPools{lists: map[part]time.Time{}, maps: map[string]sight{}}
+	return fullPools{lists: map[part]time.Time{}, maps: map[string]mapSeen{}}
 }
 
-// see notes the pool's free map.
-func (f *fullPools) see(p pool.Pool) {
+// recordMap records the pool's free map.
+func (f *fullPools) recordMap(p pool.Pool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last, seen := f.maps[p.Name]
 	switch {
 	case !seen:
-		f.maps[p.Name] = sight{free: p.Free}
+		f.maps[p.Name] = mapSeen{free: p.Free}
 	case !last.free.Equal(p.Free):
-		f.maps[p.Name] = sight{p.Free, time.Now()}
+		f.maps[p.Name] = mapSeen{p.Free, time.Now()}
 	}
 }
 
@@ -67,7 +67,7 @@ func (f *fullPools) forget(name string) {
 		}
 	}
 	if last, seen := f.maps[name]; seen {
-		f.maps[name] = sight{free: last.free}
+		f.maps[name] = mapSeen{free: last.free}
 	}
 }
 

@@ -21,15 +21,15 @@ type held struct {
 
 	loaded bool
 
-	mu     sync.Mutex
-	by     map[owner][]api.IPAllocation
-	doubts map[owner]bool
-	// doubted is when the last response of the store was lost.
-	doubted time.Time
+	mu        sync.Mutex
+	by        map[owner][]api.IPAllocation
+	uncertain map[owner]bool
+	// responseLost is when the last response of the store was lost.
+	responseLost time.Time
 }
 
 func newHeld() *held {
-	return &held{loading: make(chan struct{}, 1), by: map[owner][]api.IPAllocation{}, doubts: map[owner]bool{}}
+	return &held{loading: make(chan struct{}, 1), by: map[owner][]api.IPAllocation{}, uncertain: map[owner]bool{}}
 }
 
 // owner is what identifies an owner.
@@ -54,9 +54,9 @@ func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner
 	}
 	k := ownerOf(o)
 	h.mu.Lock()
-	known, doubt := slices.Clone(h.by[k]), h.doubts[k]
+	known, uncertain := slices.Clone(h.by[k]), h.uncertain[k]
 	h.mu.Unlock()
-	if !doubt {
+	if !uncertain {
 		return known, nil
 	}
 	list, err := s.List(ctx, allocation.Filter{Node: o.Node})
@@ -69,7 +69,7 @@ func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner
 	if delete(h.by, k); len(list) > 0 {
 		h.by[k] = slices.Clone(list)
 	}
-	delete(h.doubts, k)
+	delete(h.uncertain, k)
 	return list, nil
 }
 
@@ -140,27 +140,27 @@ func (h *held) compare(before, list []api.IPAllocation) {
 			if len(h.by[k]) == 0 {
 				delete(h.by, k)
 			}
-			h.doubts[k] = true
+			h.uncertain[k] = true
 		}
 	}
 	for _, a := range list {
 		k := ownerOf(a.Spec.Owner)
 		if !slices.ContainsFunc(h.by[k], func(b api.IPAllocation) bool { return b.Name == a.Name }) {
-			h.doubts[k] = true
+			h.uncertain[k] = true
 		}
 	}
 }
 
-// doubt records that it is unknown what o holds.
-func (h *held) doubt(o api.AllocationOwner) {
+// markUncertain records that it is unknown what o holds.
+func (h *held) markUncertain(o api.AllocationOwner) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.doubts[ownerOf(o)], h.doubted = true, time.Now()
+	h.uncertain[ownerOf(o)], h.responseLost = true, time.Now()
 }
 
 // inDoubt reports whether a response of the store was lost less than d ago.
 func (h *held) inDoubt(d time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.doubted.IsZero() && time.Since(h.doubted) < d
+	return !h.responseLost.IsZero() && time.Since(h.responseLost) < d
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// look reads the existing reservations for r.Keep. If another owner has one of them, Allocate fails: no other address
-// is the right one.
-func (a *Allocator) look(ctx context.Context, r *Request) error {
+// readReservations reads the existing reservations for r.Keep. If another owner has one of them, Allocate fails: no
+// other address is the right one.
+func (a *Allocator) readReservations(ctx context.Context, r *Request) error {
 	if r.Keep == nil {
 		return nil
 	}
@@ -24,15 +24,15 @@ func (a *Allocator) look(ctx context.Context, r *Request) error {
 		return fmt.Errorf("listing the reservations of %s: %w", r.Keep, err)
 	}
 	allocation.Standing(list)
-	if err := elsewhere(list, r.Owner); err != nil {
+	if err := checkHolder(list, r.Owner); err != nil {
 		return err
 	}
-	r.kept = list
+	r.reserved = list
 	return r.readMAC()
 }
 
-// elsewhere is a *StickyError if another owner has an address of list.
-func elsewhere(list []api.IPAllocation, o api.AllocationOwner) error {
+// checkHolder returns a *StickyError if another owner has an address of list.
+func checkHolder(list []api.IPAllocation, o api.AllocationOwner) error {
 	for _, h := range list {
 		if h.Spec.Phase == api.PhaseAllocated && !holds(h, o) {
 			return &StickyError{Holder: h, Pod: o}
@@ -47,7 +47,7 @@ func (r *Request) readMAC() error {
 		return nil
 	}
 	keep := *r.Keep
-	for _, h := range r.kept {
+	for _, h := range r.reserved {
 		if h.Spec.Reservation.MAC != "" {
 			keep.MAC = h.Spec.Reservation.MAC
 			break
@@ -64,10 +64,10 @@ func (r *Request) readMAC() error {
 	return nil
 }
 
-// keptOf allocates the reserved address of a family, if there is one that fits.
-func (a *Allocator) keptOf(
+// tryReserved allocates the reserved address of a family, if there is one that fits.
+func (a *Allocator) tryReserved(
 	ctx context.Context, f int, pools []pool.Pool, want netip.Addr, r Request) (given, bool, error) {
-	for _, h := range r.kept {
+	for _, h := range r.reserved {
 		scope, addr, err := allocation.ParseName(h.Name)
 		if err != nil || netaddr.Family(addr) != f || want.IsValid() && addr != want {
 			continue
@@ -78,18 +78,19 @@ func (a *Allocator) keptOf(
 		if i < 0 {
 			continue
 		}
-		g, err := a.takeKept(ctx, given{Address: address(pools[i], addr), allocation: h, anew: true, kept: true}, r)
-		var stranger *heldError
-		if !errors.As(err, &stranger) {
+		g := given{Address: address(pools[i], addr), allocation: h, created: true, reserved: true}
+		g, err = a.allocateReserved(ctx, g, r)
+		var inUse *heldError
+		if !errors.As(err, &inUse) {
 			return g, err == nil, err
 		}
 	}
 	return given{}, false, nil
 }
 
-// takeKept allocates an address that is reserved for the owner. The error is a *heldError if another host uses it on
-// the wire: then it is marked as a conflict, and its reservation ends.
-func (a *Allocator) takeKept(ctx context.Context, g given, r Request) (given, error) {
+// allocateReserved allocates an address that is reserved for the owner. The error is a *heldError if another host uses
+// it on the wire: then it is marked as a conflict, and its reservation ends.
+func (a *Allocator) allocateReserved(ctx context.Context, g given, r Request) (given, error) {
 	g.MAC = r.mac
 	want := g.allocation
 	want.Spec.Phase, want.Spec.Owner, want.Spec.Reservation = api.PhaseAllocated, r.Owner, r.Keep
@@ -98,22 +99,22 @@ func (a *Allocator) takeKept(ctx context.Context, g given, r Request) (given, er
 		return given{}, err
 	}
 	if g.allocation = want; err != nil {
-		a.held.doubt(r.Owner) // it is unknown whether the update took effect
+		a.held.markUncertain(r.Owner) // it is unknown whether the update took effect
 		return given{}, errors.Join(err, a.undo(ctx, []given{g}))
 	}
 	g.allocation = made
 	return g, a.probe(ctx, g)
 }
 
-// settle makes got the only reservations for r.Keep. Of two concurrent Allocates that both do this, the one that sees
-// the other's releases its own. Reservations that no pod has are released.
-func (a *Allocator) settle(ctx context.Context, r Request, got []given) error {
-	if r.Keep == nil || !slices.ContainsFunc(got, func(g given) bool { return g.anew }) {
+// replaceReservations makes got the only reservations for r.Keep. Of two concurrent Allocates that both do this, the
+// one that sees the other's releases its own. Reservations that no pod has are released.
+func (a *Allocator) replaceReservations(ctx context.Context, r Request, got []given) error {
+	if r.Keep == nil || !slices.ContainsFunc(got, func(g given) bool { return g.created }) {
 		return nil
 	}
 	list, err := a.Store.List(ctx, allocation.For(*r.Keep))
 	if err == nil {
-		err = elsewhere(list, r.Owner)
+		err = checkHolder(list, r.Owner)
 	}
 	if err != nil {
 		return err

@@ -212,7 +212,7 @@ func keptAnswers(t *testing.T, s allocation.Store) {
 			return api.MAC{2, 1}, true, nil
 		}
 		_, err := sticky(t.Context(), a, "db-0", keep, v4)
-		var answers *AnswersError
+		var answers *StillInUseError
 		if !errors.As(err, &answers) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -21,7 +21,7 @@ func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 	}
 	var errs []error
 	for _, h := range list {
-		if err := a.giveBack(ctx, h, o); err != nil {
+		if err := a.releaseOne(ctx, h, o); err != nil {
 			errs = append(errs, fmt.Errorf("releasing %s of pool %s: %w", h.Spec.Address, h.Spec.Pool, err))
 			continue
 		}
@@ -39,8 +39,8 @@ func (a *Allocator) forget(h api.IPAllocation) {
 	}
 }
 
-// giveBack releases an address of o, in one write unless the allocation has changed since.
-func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.AllocationOwner) error {
+// releaseOne releases an address of o, in one write unless the allocation has changed since.
+func (a *Allocator) releaseOne(ctx context.Context, h api.IPAllocation, o api.AllocationOwner) error {
 	for {
 		err := allocation.Free(ctx, a.Store, h, a.Cooling)
 		if !errors.Is(err, allocation.ErrConflict) {
@@ -83,9 +83,9 @@ func (a *Allocator) Known() []api.IPAllocation { return a.held.all() }
 // InDoubt reports whether a response of the store was lost less than d ago: the store may have more than Known.
 func (a *Allocator) InDoubt(d time.Duration) bool { return a.held.inDoubt(d) }
 
-// GiveBack releases one address whose owner is gone, if the allocation has not changed since h was read. The address
-// cools from then on.
-func (a *Allocator) GiveBack(ctx context.Context, h api.IPAllocation) (done bool, err error) {
+// ReleaseOrphaned releases one address whose owner is gone, if the allocation has not changed since h was read. The
+// address cools from then on.
+func (a *Allocator) ReleaseOrphaned(ctx context.Context, h api.IPAllocation) (done bool, err error) {
 	err = allocation.Free(ctx, a.Store, h, a.Cooling)
 	if errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound) {
 		return false, nil

@@ -42,7 +42,7 @@ func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, e
 			return given{}, fmt.Errorf("looking for a free address of pool %s: %w", p.Name, err)
 		}
 		for n := 0; n < s.tries(); n++ {
-			c, ok := s.guess()
+			c, ok := s.nextCandidate()
 			if !ok {
 				break
 			}
@@ -105,14 +105,14 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 		s.next[s.pool.Name] = c.addr.Next()
 	case !done(err):
 		s.tried[c.addr] = true
-		s.next[s.pool.Name] = apart(s.pool)
+		s.next[s.pool.Name] = distantStart(s.pool)
 	}
 	return g, err
 }
 
-// apart is where a node continues after it reached addresses of another node. That node is allocating behind them, and
-// both would compete for each address from there on.
-func apart(p pool.Pool) netip.Addr {
+// distantStart is where a node continues after it reached addresses of another node. That node is allocating behind
+// them, and both would compete for each address from there on.
+func distantStart(p pool.Pool) netip.Addr {
 	if hinted := p.Hinted(); hinted.Total() > 0 {
 		p = hinted
 	}
@@ -140,15 +140,15 @@ func (a *Allocator) keep(p pool.Pool, left []candidate) {
 	a.spare[partOf(p)] = spare{time.Now(), left[:min(len(left), spares)]}
 }
 
-// guess is the next address that may be free: one of the last list, else one of the controller's free map, else any.
-// False: all addresses of the map were tried.
-func (s *search) guess() (candidate, bool) {
+// nextCandidate is the next address that may be free: one of the last list, else one of the controller's free map, else
+// any. False: all addresses of the map were tried.
+func (s *search) nextCandidate() (candidate, bool) {
 	if s.FreeMap != nil && len(s.tried) > 0 { // that of the request was wrong
 		if now, ok := s.FreeMap(s.pool.Name); ok {
 			s.pool.Free = now
 		}
 	}
-	s.full.see(s.pool)
+	s.full.recordMap(s.pool)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.spare[partOf(s.pool)]; len(k.fresh()) > 0 {
@@ -157,7 +157,7 @@ func (s *search) guess() (candidate, bool) {
 		s.spare[partOf(s.pool)] = k
 		return c, true
 	}
-	addr, ok := s.hinted()
+	addr, ok := s.nextInMap()
 	if !ok && s.pool.Hinted().Total() == 0 && !s.full.byMap(s.pool) {
 		addr, ok = s.cursor(s.pool), true
 	}
@@ -168,8 +168,8 @@ func (s *search) guess() (candidate, bool) {
 	return candidate{addr: addr}, true
 }
 
-// hinted is the next address of the free map that was not tried. s.mu is locked.
-func (s *search) hinted() (netip.Addr, bool) {
+// nextInMap is the next address of the free map that was not tried. s.mu is locked.
+func (s *search) nextInMap() (netip.Addr, bool) {
 	for addr := range s.pool.Hinted().From(s.cursor(s.pool)) {
 		if !s.tried[addr] {
 			return addr, true
@@ -201,7 +201,7 @@ func first(p pool.Pool, addr netip.Addr) netip.Addr {
 // free, only those are listed that no pod has: the API server sends few objects instead of the whole pool.
 func (s *search) candidates(ctx context.Context) ([]candidate, Usage, error) {
 	s.mu.Lock()
-	_, left := s.hinted()
+	_, left := s.nextInMap()
 	s.mu.Unlock()
 	if !left && (s.full.byList(s.pool) || s.full.byMap(s.pool)) {
 		l, err := s.list(ctx, allocation.Filter{Pool: s.pool.Name, Unused: true})
@@ -247,7 +247,7 @@ func (s *search) list(ctx context.Context, f allocation.Filter) (listed, error) 
 		l.held[addr] = true
 		l.usage.Used++
 		switch {
-		case Over(h, now):
+		case Expired(h, now):
 			l.cooled = append(l.cooled, h)
 		case h.Spec.Phase == api.PhaseCooling:
 			l.cooling = append(l.cooling, h)

@@ -20,7 +20,7 @@ const conflictPeriod = 5 * time.Minute
 // *heldError the next address may be tried; other errors are final.
 func (a *Allocator) try(
 	ctx context.Context, p pool.Pool, addr netip.Addr, r Request, early bool) (given, error) {
-	g := given{Address: address(p, addr), anew: true, allocation: api.IPAllocation{
+	g := given{Address: address(p, addr), created: true, allocation: api.IPAllocation{
 		ObjectMeta: metav1.ObjectMeta{Name: allocation.Name(p.Scope, addr)},
 		Spec: api.IPAllocationSpec{Address: addr.String(), Pool: p.Name, Phase: api.PhaseAllocated, Owner: r.Owner,
 			Reservation: r.Keep}}}
@@ -29,7 +29,7 @@ func (a *Allocator) try(
 		var held *heldError
 		if !errors.As(err, &held) {
 			// It is unknown whether it was created.
-			a.held.doubt(r.Owner)
+			a.held.markUncertain(r.Owner)
 			err = errors.Join(err, a.undo(ctx, []given{g}))
 		}
 		return given{}, err
@@ -60,7 +60,7 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 		if holds(holder, want.Spec.Owner) {
 			return holder, nil // created by a call whose response was lost
 		}
-		if !Over(holder, time.Now()) && !(early && unused(holder)) {
+		if !Expired(holder, time.Now()) && !(early && unused(holder)) {
 			return api.IPAllocation{}, &heldError{holder}
 		}
 		switch err := a.Store.Delete(ctx, holder); {
@@ -71,9 +71,9 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 	}
 }
 
-// Over reports whether an allocation without an owner has expired, so that it may be deleted when the address is
+// Expired reports whether an allocation without an owner has expired, so that it may be deleted when the address is
 // needed. A mark with more time left than marks get was made by a fast clock, maybe years ahead.
-func Over(h api.IPAllocation, now time.Time) bool {
+func Expired(h api.IPAllocation, now time.Time) bool {
 	if !unused(h) || h.Spec.Until == nil {
 		return unused(h)
 	}
@@ -102,24 +102,24 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 	if a.Probe == nil {
 		return nil
 	}
-	who, found, err := a.Probe(ctx, g.Address)
+	mac, found, err := a.Probe(ctx, g.Address)
 	if err != nil {
 		return errors.Join(err, a.undo(ctx, []given{g}))
 	}
 	if !found {
 		return nil
 	}
-	if g.kept && (who == g.MAC || a.MAC != nil && who == a.MAC(g.Address)) {
-		return errors.Join(&AnswersError{Address: g.Prefix.Addr(), MAC: who, Keep: *g.allocation.Spec.Reservation},
+	if g.reserved && (mac == g.MAC || a.MAC != nil && mac == a.MAC(g.Address)) {
+		return errors.Join(&StillInUseError{Address: g.Prefix.Addr(), MAC: mac, Keep: *g.allocation.Spec.Reservation},
 			a.undo(ctx, []given{g}))
 	}
 	mark, until := g.allocation, api.NewMicroTime(time.Now().Add(conflictPeriod))
-	mark.Spec.Phase, mark.Spec.Until, mark.Spec.MAC = api.PhaseConflict, &until, who.String()
+	mark.Spec.Phase, mark.Spec.Until, mark.Spec.MAC = api.PhaseConflict, &until, mac.String()
 	mark.Spec.Owner, mark.Spec.Reservation = api.AllocationOwner{}, nil
 	mark, err = a.Store.Update(ctx, mark)
 	if err != nil {
 		return errors.Join(err, a.undo(ctx, []given{g}))
 	}
-	a.Log.Info("address conflict: a host outside of the cluster uses the address", "address", g.Prefix.Addr(), "pool", g.Pool, "vlan", g.VLAN, "mac", who)
+	a.Log.Info("address conflict: a host outside of the cluster uses the address", "address", g.Prefix.Addr(), "pool", g.Pool, "vlan", g.VLAN, "mac", mac)
 	return &heldError{mark}
 }

@@ -95,8 +95,8 @@ func New(r Range) (*Grid, error) {
 // Clone is an independent copy of the grid.
 func (g *Grid) Clone() *Grid { return &Grid{g.Range, slices.Clone(g.taken), g.settled} }
 
-// Take marks each block that p overlaps as in use. A p outside of the range is an error.
-func (g *Grid) Take(p netip.Prefix) error {
+// MarkUsed marks each block that p overlaps as in use. A p outside of the range is an error.
+func (g *Grid) MarkUsed(p netip.Prefix) error {
 	if !p.Overlaps(g.Cluster) {
 		return fmt.Errorf("%s is outside of the cluster CIDR %s", p, g.Cluster)
 	}
@@ -105,8 +105,8 @@ func (g *Grid) Take(p netip.Prefix) error {
 	return nil
 }
 
-// settle sorts and merges taken.
-func (g *Grid) settle() {
+// mergeUsed sorts and merges taken.
+func (g *Grid) mergeUsed() {
 	if g.settled {
 		return
 	}
@@ -124,7 +124,7 @@ func (g *Grid) settle() {
 
 // Free is the number of free blocks.
 func (g *Grid) Free() uint64 {
-	g.settle()
+	g.mergeUsed()
 	n := g.Blocks()
 	for _, s := range g.taken {
 		n -= s.last - s.first + 1
@@ -137,7 +137,7 @@ func (g *Grid) Next(n int) []netip.Prefix { return g.NextFrom(0, n) }
 
 // NextFrom returns the first n free blocks from number start on, wrapping around, or fewer if there are fewer.
 func (g *Grid) NextFrom(start uint64, n int) []netip.Prefix {
-	g.settle()
+	g.mergeUsed()
 	out := g.between(nil, start, g.Blocks(), n)
 	return g.between(out, 0, min(start, g.Blocks()), n)
 }

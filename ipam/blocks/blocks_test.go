@@ -35,7 +35,7 @@ func TestGridIsLikeNaiveOne(t *testing.T) {
 			wide := Range{r.Cluster, r.Mask + random.IntN(4)}
 			p := wide.Block(random.Uint64N(wide.Blocks()))
 			p = netip.PrefixFrom(p.Addr(), max(0, p.Bits()-random.IntN(8))).Masked()
-			if err := g.Take(p); err != nil {
+			if err := g.MarkUsed(p); err != nil {
 				t.Fatal(err)
 			}
 			taken = append(taken, p)
@@ -65,7 +65,7 @@ func TestBadRanges(t *testing.T) {
 	if err != nil || g.Free() != 1<<63 {
 		t.Errorf("%v, %v", g, err)
 	}
-	if err := g.Take(netip.MustParsePrefix("fd01::/64")); err == nil {
+	if err := g.MarkUsed(netip.MustParsePrefix("fd01::/64")); err == nil {
 		t.Error("took a block beside the range")
 	}
 	if after := g.After(netip.MustParsePrefix("fd00::ffff:ffff:ffff:fffe/127")); after != 0 {

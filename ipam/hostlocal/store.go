@@ -36,8 +36,8 @@ type Store struct {
 	// leases are those that the directory had when it had this stamp, which is zero if they must be read again.
 	leases map[netip.Addr]Lease
 	stamp  stamp
-	// anew: the directory was recreated, and has not been read since.
-	anew bool
+	// recreated: the directory was recreated, and has not been read since.
+	recreated bool
 	// unwritten is why the boot ID of the leases is not written yet.
 	unwritten error
 }
@@ -102,7 +102,7 @@ func (s *Store) locked(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	replaced, err := s.replaceLock()
-	s.anew = s.anew || replaced
+	s.recreated = s.recreated || replaced
 	if err == nil {
 		err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX)
 	}
@@ -110,11 +110,11 @@ func (s *Store) locked(f func() error) error {
 		return fmt.Errorf("locking the leases in %s: %w", s.dir, err)
 	}
 	defer func() { _ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) }()
-	if s.anew {
+	if s.recreated {
 		if err := s.startBoot(); err != nil {
 			return err
 		}
-		s.anew = false
+		s.recreated = false
 	}
 	if s.unwritten != nil {
 		s.writeBoot()
@@ -182,7 +182,7 @@ func (s *Store) Allocate(containerID, ifName string, podCIDRs []netip.Prefix) ([
 			return err
 		}
 		for _, r := range ranges {
-			addr, err := s.take(r, o, before)
+			addr, err := s.allocateIn(r, o, before)
 			if err != nil {
 				return errors.Join(err, s.undo(o, before))
 			}
@@ -196,8 +196,8 @@ func (s *Store) Allocate(containerID, ifName string, podCIDRs []netip.Prefix) ([
 	return addrs, nil
 }
 
-// take returns the address that o has in r, or a new one.
-func (s *Store) take(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
+// allocateIn returns the address that o has in r, or a new one.
+func (s *Store) allocateIn(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
 	full := &FullError{PodCIDR: netip.Prefix(r), Total: r.size()}
 	for _, l := range leases {
 		if !r.usable(l.Addr) {

@@ -14,7 +14,7 @@ import (
 type full struct{ text, cause string }
 
 // wait lists a Node for which families have no block left, and what helps.
-func (m *maker) wait(n *Node, missing []int) {
+func (m *planner) wait(n *Node, missing []int) {
 	var texts, causes []string
 	for _, f := range missing {
 		one, known := m.fulls[f]
@@ -29,7 +29,7 @@ func (m *maker) wait(n *Node, missing []int) {
 		strings.Join(causes, "; ")})
 }
 
-func (m *maker) full(family int) full {
+func (m *planner) full(family int) full {
 	var ranges []string
 	total := uint64(0)
 	for _, r := range m.Ranges {
@@ -54,7 +54,7 @@ func (m *maker) full(family int) full {
 const poolsNamed = 3
 
 // byPools says how many blocks of a family have addresses of pools, and of which.
-func (m *maker) byPools(family int) string {
+func (m *planner) byPools(family int) string {
 	var taken uint64
 	names := map[string]bool{}
 	for _, g := range m.grids {
@@ -64,7 +64,7 @@ func (m *maker) byPools(family int) string {
 		pools := blocks.Grid{Range: g.Range}
 		for name, prefixes := range m.Pools {
 			for _, p := range prefixes {
-				if p.Overlaps(g.Cluster) && pools.Take(p) == nil {
+				if p.Overlaps(g.Cluster) && pools.MarkUsed(p) == nil {
 					names[name] = true
 				}
 			}
@@ -84,7 +84,7 @@ func (m *maker) byPools(family int) string {
 }
 
 // byDeleted says how many blocks of a family are claimed for Nodes that are gone.
-func (m *maker) byDeleted(family int) string {
+func (m *planner) byDeleted(family int) string {
 	n := 0
 	for _, c := range m.Claims {
 		if m.byUID[c.UID] == nil && netaddr.Family(c.PodCIDR.Addr()) == family &&

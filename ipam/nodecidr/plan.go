@@ -106,7 +106,7 @@ func Kinds() []FaultKind { return []FaultKind{Shared, Outside, Incomplete, Servi
 
 // Make computes the plan. An error is about Ranges.
 func Make(f Facts) (Plan, error) {
-	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{},
+	m := planner{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{},
 		fulls: map[int]full{}}
 	for _, r := range f.Ranges {
 		g, err := blocks.New(r)
@@ -115,12 +115,12 @@ func Make(f Facts) (Plan, error) {
 		}
 		m.grids = append(m.grids, g)
 	}
-	if err := apart(f.Ranges); err != nil {
+	if err := checkDisjoint(f.Ranges); err != nil {
 		return Plan{}, err
 	}
 	m.occupy()
 	m.claimed()
-	m.give()
+	m.assignAll()
 	for _, g := range m.grids {
 		m.plan.Usage = append(m.plan.Usage, Usage{g.Range, g.Blocks(), g.Blocks() - g.Free()})
 	}
@@ -128,8 +128,8 @@ func Make(f Facts) (Plan, error) {
 	return m.plan, nil
 }
 
-// apart returns an error if two ranges overlap.
-func apart(ranges []blocks.Range) error {
+// checkDisjoint returns an error if two ranges overlap.
+func checkDisjoint(ranges []blocks.Range) error {
 	for i, r := range ranges {
 		for _, s := range ranges[:i] {
 			if r.Cluster.Overlaps(s.Cluster) {
@@ -140,7 +140,7 @@ func apart(ranges []blocks.Range) error {
 	return nil
 }
 
-type maker struct {
+type planner struct {
 	Facts
 	grids  []*blocks.Grid
 	byUID  map[string]*Node
@@ -149,40 +149,40 @@ type maker struct {
 	plan   Plan
 }
 
-// take marks p as in use in the ranges that contain it.
-func (m *maker) take(p netip.Prefix) {
+// markUsed marks p as in use in the ranges that contain it.
+func (m *planner) markUsed(p netip.Prefix) {
 	for _, g := range m.grids {
 		if p.Overlaps(g.Cluster) {
-			_ = g.Take(p) // it fails only for prefixes outside of the range
+			_ = g.MarkUsed(p) // it fails only for prefixes outside of the range
 		}
 	}
 }
 
 // occupy marks what is in use: Services, addresses of pools, podCIDRs and addresses of Nodes.
-func (m *maker) occupy() {
+func (m *planner) occupy() {
 	for _, s := range m.Services {
-		m.take(s)
+		m.markUsed(s)
 	}
 	for _, prefixes := range m.Pools {
 		for _, p := range prefixes {
-			m.take(p)
+			m.markUsed(p)
 		}
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		m.byUID[n.UID] = n
 		for _, p := range n.PodCIDRs {
-			m.take(p)
+			m.markUsed(p)
 		}
 		for _, a := range n.Addresses {
-			m.take(netip.PrefixFrom(a, a.BitLen()))
+			m.markUsed(netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 }
 
 // claimed sorts claims: those that Nodes have, those still to be written, and stale ones. All of them are in use until
 // they are released.
-func (m *maker) claimed() {
+func (m *planner) claimed() {
 	for _, c := range m.Claims {
 		n := m.byUID[c.UID]
 		switch {
@@ -195,16 +195,16 @@ func (m *maker) claimed() {
 		}
 	}
 	for _, c := range m.Claims {
-		m.take(c.PodCIDR)
+		m.markUsed(c.PodCIDR)
 	}
 }
 
 // usable reports whether a claimed block is in a range and not in use otherwise by now.
-func (m *maker) usable(p netip.Prefix) bool {
+func (m *planner) usable(p netip.Prefix) bool {
 	for _, g := range m.grids {
 		if p.Overlaps(g.Cluster) && p.Bits() == g.Mask {
 			now := g.Clone()
-			return now.Take(p) == nil && now.Free() < g.Free()
+			return now.MarkUsed(p) == nil && now.Free() < g.Free()
 		}
 	}
 	return false
@@ -220,8 +220,8 @@ func families(ranges []blocks.Range) (out []int) {
 	return out
 }
 
-// give finds blocks for all Nodes without podCIDRs.
-func (m *maker) give() {
+// assignAll finds blocks for all Nodes without podCIDRs.
+func (m *planner) assignAll() {
 	var needy []*Node
 	for i := range m.Nodes {
 		if n := &m.Nodes[i]; len(n.PodCIDRs) == 0 && !n.Leaving {
@@ -233,12 +233,12 @@ func (m *maker) give() {
 	})
 	supply := m.supply(len(needy))
 	for _, n := range needy {
-		m.giveTo(n, supply)
+		m.assignTo(n, supply)
 	}
 }
 
 // supply are the next n free blocks of each family.
-func (m *maker) supply(n int) map[int][]netip.Prefix {
+func (m *planner) supply(n int) map[int][]netip.Prefix {
 	out := map[int][]netip.Prefix{}
 	for _, g := range m.grids {
 		f := netaddr.Family(g.Cluster.Addr())
@@ -248,7 +248,7 @@ func (m *maker) supply(n int) map[int][]netip.Prefix {
 }
 
 // startIn is where the search for a free block starts.
-func (m *maker) startIn(g *blocks.Grid) uint64 {
+func (m *planner) startIn(g *blocks.Grid) uint64 {
 	for _, p := range m.Last {
 		if p.Overlaps(g.Cluster) {
 			return g.After(p)
@@ -266,9 +266,9 @@ func (m *maker) startIn(g *blocks.Grid) uint64 {
 	return 0
 }
 
-// giveTo assigns the blocks that a Node has claimed, else the next block of each family, or nothing at all: podCIDRs,
+// assignTo assigns the blocks that a Node has claimed, else the next block of each family, or nothing at all: podCIDRs,
 // once written to a Node, cannot be completed.
-func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
+func (m *planner) assignTo(n *Node, supply map[int][]netip.Prefix) {
 	assignment := Assignment{Node: n.Name, UID: n.UID}
 	var missing []int
 	for _, f := range families(m.Ranges) {
@@ -288,7 +288,7 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 	for _, p := range assignment.PodCIDRs {
 		if f := netaddr.Family(p.Addr()); len(supply[f]) > 0 && supply[f][0] == p {
 			supply[f] = supply[f][1:]
-			m.take(p)
+			m.markUsed(p)
 		}
 	}
 	if len(assignment.PodCIDRs) > 0 {
@@ -297,7 +297,7 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 }
 
 // claimOf is the block of a family that a Node has claimed: the first, if there are several.
-func (m *maker) claimOf(uid string, f int) netip.Prefix {
+func (m *planner) claimOf(uid string, f int) netip.Prefix {
 	var first netip.Prefix
 	for _, c := range m.claims[uid] {
 		if netaddr.Family(c.PodCIDR.Addr()) == f && (!first.IsValid() || c.PodCIDR.Addr().Less(first.Addr())) {

@@ -34,8 +34,8 @@ func (o Others) Relevant() Others {
 	spans = merged(spans)
 	var nodes []Node
 	for _, n := range o.Nodes {
-		cidr := func(c netip.Prefix) bool { return meet(spans, Span{c.Masked().Addr(), last(c)}) }
-		addr := func(a netip.Addr) bool { return meet(spans, Span{a, a}) }
+		cidr := func(c netip.Prefix) bool { return intersects(spans, Span{c.Masked().Addr(), last(c)}) }
+		addr := func(a netip.Addr) bool { return intersects(spans, Span{a, a}) }
 		if slices.ContainsFunc(n.PodCIDRs, cidr) || slices.ContainsFunc(n.Addresses, addr) {
 			nodes = append(nodes, n)
 		}
@@ -57,8 +57,8 @@ func merged(spans []Span) (out []Span) {
 	return out
 }
 
-// meet reports whether one of spans, which are merged, has an address of s.
-func meet(spans []Span, s Span) bool {
+// intersects reports whether one of spans, which are merged, has an address of s.
+func intersects(spans []Span, s Span) bool {
 	i, _ := slices.BinarySearchFunc(spans, s.First, func(t Span, first netip.Addr) int { return t.Last.Compare(first) })
 	return i < len(spans) && !s.Last.Less(spans[i].First)
 }
@@ -94,7 +94,8 @@ func (p Pool) Overlaps(o Others) []Overlap {
 	if p.Scope != "" {
 		return found.list
 	}
-	for _, n := range those(o.Nodes, func(n *Node) bool { return slices.ContainsFunc(n.PodCIDRs, p.meets) }) {
+	inCIDRs := func(n *Node) bool { return slices.ContainsFunc(n.PodCIDRs, p.canAllocateFrom) }
+	for _, n := range selectNodes(o.Nodes, inCIDRs) {
 		for _, c := range n.PodCIDRs {
 			found.addCIDR(c, "the podCIDR %s of node %s", c, n.Name)
 		}
@@ -102,7 +103,7 @@ func (p Pool) Overlaps(o Others) []Overlap {
 	for _, c := range o.ServiceCIDRs {
 		found.addCIDR(c, "the Service CIDR %s", c)
 	}
-	for _, n := range those(o.Nodes, func(n *Node) bool { return slices.ContainsFunc(n.Addresses, p.Contains) }) {
+	for _, n := range selectNodes(o.Nodes, func(n *Node) bool { return slices.ContainsFunc(n.Addresses, p.Contains) }) {
 		for _, a := range n.Addresses {
 			if p.Contains(a) {
 				found.add(a, true, "node %s", n.Name)
@@ -155,8 +156,8 @@ func (l *overlaps) addPool(other Pool) {
 	}
 }
 
-// those are the Nodes for which such is true, sorted.
-func those(nodes []Node, such func(*Node) bool) []*Node {
+// selectNodes returns the Nodes for which such is true, sorted.
+func selectNodes(nodes []Node, such func(*Node) bool) []*Node {
 	var out []*Node
 	for i := range nodes {
 		if such(&nodes[i]) {
@@ -167,8 +168,8 @@ func those(nodes []Node, such func(*Node) bool) []*Node {
 	return out
 }
 
-// meets reports whether the pool can allocate an address of c.
-func (p Pool) meets(c netip.Prefix) bool {
+// canAllocateFrom reports whether the pool can allocate an address of c.
+func (p Pool) canAllocateFrom(c netip.Prefix) bool {
 	first := c.Masked().Addr()
 	return slices.ContainsFunc(p.spans, func(s span) bool { return c.Contains(s.First) || s.Contains(first) })
 }

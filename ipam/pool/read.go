@@ -40,7 +40,7 @@ func read(p api.IPPool) (Pool, error) {
 	if err != nil {
 		return Pool{}, err
 	}
-	out.spans = handedOut(out.Ranges, excluded)
+	out.spans = allocatable(out.Ranges, excluded)
 	if len(out.spans) == 0 {
 		return Pool{}, errors.New("no address is left for pods: spec.ipRanges has only the gateway, network and broadcast addresses, and spec.excludes. Add a range")
 	}
@@ -83,7 +83,7 @@ func readRanges(s api.IPPoolSpec) ([]Range, error) {
 		}
 		out = append(out, r)
 	}
-	return out, checkApart(out)
+	return out, checkDisjoint(out)
 }
 
 // readRange parses the range in the field at.
@@ -156,8 +156,8 @@ func checkSubnet(r Range, at string) error {
 	return nil
 }
 
-// checkApart checks that no two ranges of a pool have an address in common.
-func checkApart(ranges []Range) error {
+// checkDisjoint returns an error if two ranges of a pool have an address in common.
+func checkDisjoint(ranges []Range) error {
 	order := make([]int, len(ranges))
 	for i := range order {
 		order[i] = i
@@ -204,8 +204,8 @@ func readFreeMap(s api.IPPoolStatus, want int, total int64) FreeMap {
 	return out
 }
 
-// handedOut are the allocatable addresses of ranges, sorted.
-func handedOut(ranges []Range, excluded []Span) []span {
+// allocatable are the addresses of ranges without those excluded, sorted.
+func allocatable(ranges []Range, excluded []Span) []span {
 	taken := slices.Clone(excluded)
 	for _, r := range ranges {
 		taken = append(taken, r.reserved()...)

@@ -39,10 +39,10 @@ func TestTwoLooks(t *testing.T) {
 		"changed in between":  {[][]Suspect{{a}, {other(func(s *Suspect) { s.ResourceVersion = "2" })}, {a}}, 0},
 		"its turn came later": {[][]Suspect{{a}, {a}, {a}, {a}}, 1},
 	} {
-		var l Looks
+		var l Tracker
 		var due []Suspect
 		for i, suspects := range c.looks {
-			due = l.Again(time.Duration(i)*6*time.Second, grace, suspects)
+			due = l.Due(time.Duration(i)*6*time.Second, grace, suspects)
 		}
 		if len(due) != c.due {
 			t.Errorf("%s: %d are due, want %d", name, len(due), c.due)
@@ -54,21 +54,21 @@ func TestWhatANodeSees(t *testing.T) {
 	ours := api.AllocationOwner{BootID: "now"}
 	before := api.AllocationOwner{BootID: "before"}
 	for name, c := range map[string]struct {
-		sight Sight
+		state OwnerState
 		owner api.AllocationOwner
 		gone  bool
 	}{
-		"nothing is known":                 {Sight{BootID: "now"}, ours, false},
-		"a macvlan pod lives":              {Sight{BootID: "now"}, ours, false},
-		"its namespace is gone":            {Sight{BootID: "now", NetnsGone: true}, ours, true},
-		"its interface is there":           {Sight{BootID: "now", NetnsGone: true, Interface: true}, ours, false},
-		"it is on record":                  {Sight{BootID: "now", NetnsGone: true, Record: true}, ours, false},
-		"of another boot":                  {Sight{BootID: "now"}, before, true},
-		"of another boot, but on record":   {Sight{BootID: "now", Record: true}, before, false},
-		"the boot of the owner is unknown": {Sight{BootID: "now"}, api.AllocationOwner{}, false},
-		"the boot of the node is unknown":  {Sight{}, before, false},
+		"nothing is known":                 {OwnerState{BootID: "now"}, ours, false},
+		"a macvlan pod lives":              {OwnerState{BootID: "now"}, ours, false},
+		"its namespace is gone":            {OwnerState{BootID: "now", NetnsGone: true}, ours, true},
+		"its interface is there":           {OwnerState{BootID: "now", NetnsGone: true, Interface: true}, ours, false},
+		"it is on record":                  {OwnerState{BootID: "now", NetnsGone: true, Record: true}, ours, false},
+		"of another boot":                  {OwnerState{BootID: "now"}, before, true},
+		"of another boot, but on record":   {OwnerState{BootID: "now", Record: true}, before, false},
+		"the boot of the owner is unknown": {OwnerState{BootID: "now"}, api.AllocationOwner{}, false},
+		"the boot of the node is unknown":  {OwnerState{}, before, false},
 	} {
-		if why := c.sight.Gone(c.owner); (why != "") != c.gone {
+		if why := c.state.Gone(c.owner); (why != "") != c.gone {
 			t.Errorf("%s: gone because %q, want gone %t", name, why, c.gone)
 		}
 	}
@@ -126,7 +126,7 @@ func TestLives(t *testing.T) {
 // node is a Node whose owners' state is set by the test.
 type node struct {
 	*Node
-	sights map[string]Sight
+	states map[string]OwnerState
 	busy   map[string]bool
 	now    time.Duration
 	store  allocation.Store
@@ -138,11 +138,11 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{sights: map[string]Sight{}, busy: map[string]bool{}, store: store}
+	n := &node{states: map[string]OwnerState{}, busy: map[string]bool{}, store: store}
 	n.Node = &Node{Allocator: allocator.New(allocator.Config{Store: store, Node: "n", Log: logr.Discard()}),
 		Grace: 10 * time.Second, Clock: func() time.Duration { return n.now },
-		See: func(o api.AllocationOwner) (Sight, error) {
-			s, known := n.sights[o.ContainerID]
+		State: func(o api.AllocationOwner) (OwnerState, error) {
+			s, known := n.states[o.ContainerID]
 			if !known {
 				return s, errors.New("the node can't be read")
 			}
@@ -169,7 +169,7 @@ func (n *node) look(t *testing.T) (left string, freed int, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone, err := n.TakeBack(t.Context(), held)
+	gone, err := n.Reclaim(t.Context(), held)
 	list, lerr := n.store.List(t.Context(), allocation.Filter{})
 	if lerr != nil {
 		t.Fatal(lerr)
@@ -189,7 +189,7 @@ func TestNodeTakesBack(t *testing.T) {
 	if _, _, err := n.look(t); err == nil {
 		t.Error("a node that can't be read is no reason")
 	}
-	n.sights = map[string]Sight{"a": {}, "b": {NetnsGone: true}, "c": {NetnsGone: true}, "d": {NetnsGone: true}}
+	n.states = map[string]OwnerState{"a": {}, "b": {NetnsGone: true}, "c": {NetnsGone: true}, "d": {NetnsGone: true}}
 	if suspicious, err := n.Suspicious(); !suspicious || err != nil {
 		t.Errorf("what the allocator knows is suspicious %t, %v", suspicious, err)
 	}
@@ -200,12 +200,12 @@ func TestNodeTakesBack(t *testing.T) {
 	}
 	n.busy["c"] = true
 	last := map[string]int{}
-	see := n.See
-	n.See = func(o api.AllocationOwner) (Sight, error) { // d is back between the check and the release
+	state := n.State
+	n.State = func(o api.AllocationOwner) (OwnerState, error) { // d is back between the check and the release
 		if last[o.ContainerID]++; o.ContainerID == "d" && last["d"] == 2 {
-			return Sight{}, nil
+			return OwnerState{}, nil
 		}
-		return see(o)
+		return state(o)
 	}
 	if left, freed, err := n.look(t); left != "acd" || freed != 1 || err != nil {
 		t.Errorf("left are %s (%d freed), %v; want acd: a lives, a request works on c, and d is back", left, freed, err)

@@ -32,8 +32,8 @@ type PoolRequest struct {
 	IPsFrom string
 }
 
-// Asks reports whether a pod asks for an address of an IPPool at all, even by an invalid annotation.
-func Asks(pod, namespace Object) bool {
+// RequestsPool reports whether a pod asks for an address of an IPPool at all, even by an invalid annotation.
+func RequestsPool(pod, namespace Object) bool {
 	return slices.ContainsFunc([]Object{pod, namespace}, func(o Object) bool {
 		return o.value(api.AnnotationPools) != "" || o.value(api.AnnotationPodIPs) != ""
 	})

@@ -77,7 +77,7 @@ func TestChosen(t *testing.T) {
 		{"blank is nothing", " ", " ", " four ", "", "[four] []"},
 	} {
 		pod, ns := pods(c.pools, c.ips, c.nsPools, c.nsIP)
-		if !Asks(pod, ns) {
+		if !RequestsPool(pod, ns) {
 			t.Errorf("%s: not seen", c.name)
 		}
 		request, err := Read(pod, ns)
@@ -97,7 +97,7 @@ func TestChosen(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
-	if Asks(pods("", "", "", "")) || Asks(pods(" ", "", "", "\t")) {
+	if RequestsPool(pods("", "", "", "")) || RequestsPool(pods(" ", "", "", "\t")) {
 		t.Error("a pod without annotations asks for a pool")
 	}
 }
@@ -135,7 +135,7 @@ func TestRefused(t *testing.T) {
 		{"the Namespace's address outside", "", "", "four", "10.6.0.7", `Namespace default asks for ipam.antrea.io/pod-ips=10.6.0.7`},
 	} {
 		pod, ns := pods(c.pools, c.ips, c.nsPools, c.nsIP)
-		if !Asks(pod, ns) {
+		if !RequestsPool(pod, ns) {
 			t.Errorf("%s: not seen", c.name)
 		}
 		var chosen []pool.Pool

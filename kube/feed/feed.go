@@ -95,8 +95,8 @@ func (p *Objects) put(key Key, v any, since time.Time) {
 	}
 }
 
-// Whole notes that all objects of a kind have been read.
-func (p *Objects) Whole(kind string) {
+// MarkRead records that all objects of a kind have been read.
+func (p *Objects) MarkRead(kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.unread, kind)

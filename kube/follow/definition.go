@@ -57,7 +57,7 @@ func stored(err error, name string) bool {
 // ofPath is err, but no longer a "not found", which would say nothing about the resource in question.
 func ofPath(err error) error {
 	if apierrors.IsNotFound(err) {
-		return errors.New(Shortly(err))
+		return errors.New(ShortError(err))
 	}
 	return err
 }

@@ -101,7 +101,7 @@ func (f *Follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Ob
 	l, err := f.List(ctx, o)
 	f.result(ctx, err)
 	if err == nil && f.Name == "nodes" {
-		err = meta.EachListItem(l, func(o runtime.Object) error { f.server.history.Note(o, watch.Added); return nil })
+		err = meta.EachListItem(l, func(o runtime.Object) error { f.server.history.Record(o, watch.Added); return nil })
 	}
 	return l, err
 }
@@ -148,7 +148,7 @@ func (f *Follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 		} else {
 			f.server.Heard()
 			if f.Name == "nodes" {
-				f.server.history.Note(e.Object, e.Type)
+				f.server.history.Record(e.Object, e.Type)
 			}
 		}
 		return e, true
@@ -178,7 +178,7 @@ func (f *Follower) sameHistory(ctx context.Context, version string) (same bool, 
 		return true, cluster, nil
 	}
 	if f.broke() {
-		if err := f.server.history.Look(ctx, f.server.Metadata); err != nil {
+		if err := f.server.history.Check(ctx, f.server.Metadata); err != nil {
 			return false, "", err
 		}
 	}
@@ -293,8 +293,8 @@ func (f *Follower) State() (reason string, trouble error) {
 // Failures are the requests and watches that have failed.
 func (f *Follower) Failures() int64 { return f.failures.Load() }
 
-// Shortly is the error text without the URL of the request.
-func Shortly(err error) string {
+// ShortError is the error text without the URL of the request.
+func ShortError(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "timeout"
 	}

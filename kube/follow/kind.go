@@ -24,8 +24,8 @@ type Kind[V any] struct {
 	// Part, unless nil, is called after that for each rejected object, with what Convert returned for it. Each is called
 	// again when it is valid, or gone.
 	Part func(key string, v V)
-	// Whole, unless nil, is called after these when all objects have been read, each time.
-	Whole func()
+	// OnRead, unless nil, is called after these when all objects have been read, each time.
+	OnRead func()
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
@@ -101,7 +101,7 @@ func (k *Kind[V]) Update(obj any) error {
 		k.bad[c.key] = c.err.Error()
 	} else {
 		delete(k.bad, c.key)
-		k.good[c.key] = k.kept(c)
+		k.good[c.key] = k.reuse(c)
 	}
 	now, has := k.good[c.key]
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
@@ -136,8 +136,8 @@ func (k *Kind[V]) Delete(obj any) error {
 	return nil
 }
 
-// kept is the value that is already stored if c has the same: Each has passed it on, and none is stored twice.
-func (k *Kind[V]) kept(c converted[V]) V {
+// reuse returns the value that is already stored if c has the same: Each has passed it on, and none is stored twice.
+func (k *Kind[V]) reuse(c converted[V]) V {
 	if before, had := k.good[c.key]; had && reflect.DeepEqual(before, c.value) {
 		return before
 	}
@@ -155,7 +155,7 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 			return err
 		}
 		if c.err == nil {
-			good[c.key] = k.kept(c)
+			good[c.key] = k.reuse(c)
 			continue
 		}
 		bad[c.key], parts[c.key] = c.err.Error(), c.value
@@ -177,8 +177,8 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 	k.mu.Lock()
 	k.handed = true
 	k.mu.Unlock()
-	if k.Whole != nil {
-		k.Whole()
+	if k.OnRead != nil {
+		k.OnRead()
 	}
 	return nil
 }

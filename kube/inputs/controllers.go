@@ -28,7 +28,7 @@ func (k *Kubernetes) Above(ctx context.Context, namespace string, c Controller) 
 		return Controller{}, err
 	}
 	r, _ := meta.UnsafeGuessKindToResource(gv.WithKind(c.Kind))
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	found, err := k.client.Metadata.Resource(r).Namespace(namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	switch {
@@ -36,7 +36,7 @@ func (k *Kubernetes) Above(ctx context.Context, namespace string, c Controller) 
 		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod does not exist", c.Kind, namespace, c.Name)
 	case err != nil:
 		return Controller{}, fmt.Errorf("asking the API server for the owner of %s %s/%s failed: %s", c.Kind, namespace, c.Name,
-			follow.Shortly(err))
+			follow.ShortError(err))
 	case string(found.UID) != c.UID:
 		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod was deleted and recreated", c.Kind, namespace,
 			c.Name)
@@ -46,13 +46,13 @@ func (k *Kubernetes) Above(ctx context.Context, namespace string, c Controller) 
 
 // FirstOrdinal implements Source.
 func (k *Kubernetes) FirstOrdinal(ctx context.Context, namespace, name string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	sets := k.client.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"})
 	set, err := sets.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("asking the API server for the first ordinal of the StatefulSet %s/%s failed: %s", namespace, name,
-			follow.Shortly(err))
+			follow.ShortError(err))
 	}
 	start, _, err := unstructured.NestedInt64(set.Object, "spec", "ordinals", "start")
 	return int(start), err

@@ -23,8 +23,8 @@ import (
 // maxManifestBytes is far above any real manifest; a larger file is a mistake and would only consume memory.
 const maxManifestBytes = 16 << 20
 
-// settle is how long the directory must be quiet before it is read, so that one `cp` of many files is one change.
-const settle = 50 * time.Millisecond
+// quietTime is how long the directory must be quiet before it is read, so that one `cp` of many files is one change.
+const quietTime = 50 * time.Millisecond
 
 // Directory is a Source that reads every *.yaml, *.yml and *.json file of one directory, and reads them again when the
 // directory changes. Replace files by rename: a file that is read half-written and does not parse keeps its last good
@@ -112,7 +112,7 @@ func (d *Directory) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-w.Events:
-			quiet.Reset(settle)
+			quiet.Reset(quietTime)
 			continue
 		case err := <-w.Errors:
 			d.log.Error(err, "watching the manifest directory failed", "directory", d.path)

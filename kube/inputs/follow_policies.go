@@ -65,9 +65,9 @@ func (k *Kubernetes) followLabels() {
 	k.pods.Each = func(key string, _, p Pod, exists bool) {
 		k.putPart(feed.Pod, key, p.policy, exists && p.policy != nil)
 	}
-	k.namespaces.Whole = func() { k.judged.Whole(feed.Namespace) }
-	k.nodes.Whole = func() { k.judged.Whole(feed.Node) }
-	k.pods.Whole = func() { k.judged.Whole(feed.Pod) }
+	k.namespaces.OnRead = func() { k.judged.MarkRead(feed.Namespace) }
+	k.nodes.OnRead = func() { k.judged.MarkRead(feed.Node) }
+	k.pods.OnRead = func() { k.judged.MarkRead(feed.Pod) }
 	for _, f := range k.followers {
 		if f.Name == pods.Resource {
 			f.Resource = peers.Pods(k.client.Kubernetes.CoreV1(), metav1.NamespaceAll,
@@ -104,6 +104,6 @@ func (k *Kubernetes) followPolicies(kind string, r follow.Resource, from schema.
 	r.Of, r.Newest = &unstructured.Unstructured{}, true
 	r.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) }
 	r.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, o) }
-	store.Whole = func() { k.judged.Whole(kind) }
+	store.OnRead = func() { k.judged.MarkRead(kind) }
 	k.follow(r, store)
 }

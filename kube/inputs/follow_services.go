@@ -35,8 +35,8 @@ func (k *Kubernetes) newServiceKinds() {
 // it before Run.
 func (k *Kubernetes) FollowServices() {
 	k.follow(k.serviceCIDRsResource(), k.ranges)
-	k.services.Whole = func() { k.known.whole("services") }
-	k.slices.Whole = func() { k.known.whole("endpointslices") }
+	k.services.OnRead = func() { k.known.markRead("services") }
+	k.slices.OnRead = func() { k.known.markRead("endpointslices") }
 	k.follow(k.servicesResource(), k.services)
 	k.follow(k.endpointSlicesResource(), k.slices)
 }

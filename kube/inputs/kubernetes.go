@@ -35,8 +35,8 @@ var (
 	policies   = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 )
 
-// askTimeout bounds the read of one Pod at its ADD. The runtime retries an ADD that failed with "try again later".
-const askTimeout = 3 * time.Second
+// queryTimeout bounds the read of one Pod at its ADD. The runtime retries an ADD that failed with "try again later".
+const queryTimeout = 3 * time.Second
 
 // Kubernetes is a Source that watches the API server: all Nodes, Namespaces, IPPools, NetworkPolicies, Services,
 // EndpointSlices and ServiceCIDRs, and the Pods of one node. Of Pods, Namespaces and NetworkPolicies it reads metadata
@@ -58,8 +58,8 @@ type Kubernetes struct {
 	bridging bool // IPPools are read
 	others   atomic.Pointer[map[string]NetworkPolicy]
 
-	last    atomic.Pointer[Snapshot]
-	heardAt atomic.Int64 // unix nanoseconds of the server's last response or event
+	last      atomic.Pointer[Snapshot]
+	contactAt atomic.Int64 // unix nanoseconds of the server's last response or event
 	signals
 
 	// Owned by the goroutine in Run.
@@ -117,7 +117,7 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 		kinds:   kinds{known: newServices(), judged: feed.New()},
 		signals: signals{dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}}
 	k.server = &follow.Server{Metadata: client.Metadata, Reported: k.troubleChanged,
-		Heard: func() { k.heardAt.Store(time.Now().UnixNano()) }, Replaced: func() { k.another.Store(new(time.Now())) }}
+		Heard: func() { k.contactAt.Store(time.Now().UnixNano()) }, Replaced: func() { k.another.Store(new(time.Now())) }}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = follow.NewKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
 		return nodeFrom(o.(*corev1.Node))
@@ -172,7 +172,7 @@ func (k *Kubernetes) String() string { return "the Kubernetes API" }
 
 // Run implements Source.
 func (k *Kubernetes) Run(ctx context.Context) error {
-	k.heardAt.Store(time.Now().UnixNano())
+	k.contactAt.Store(time.Now().UnixNano())
 	var running sync.WaitGroup
 	for _, f := range k.followers {
 		running.Go(func() { f.Run(ctx, k.Intervals) })
@@ -180,7 +180,7 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	if k.peers != nil {
 		running.Go(func() { k.peers.Run(ctx, k.Intervals) })
 	}
-	running.Go(func() { k.lookForOtherPolicies(ctx) })
+	running.Go(func() { k.pollOtherPolicies(ctx) })
 	k.publishLoop(ctx)
 	running.Wait()
 	return nil
@@ -247,7 +247,7 @@ func (k *Kubernetes) publishLoop(ctx context.Context) {
 			k.takeLastKnown()
 		case <-k.dirty:
 			if k.read { // otherwise a caller waits for the first Nodes
-				time.Sleep(settle) // merges changes in quick succession
+				time.Sleep(quietTime) // merges changes in quick succession
 			}
 		}
 		k.publish()
@@ -332,7 +332,7 @@ func (k *Kubernetes) publish() {
 		k.fromOld = ""
 	}
 	next.Unread, next.Kept = !read && k.fromOld == "", k.fromOld != ""
-	k.findTrouble()
+	k.updateTrouble()
 	next.Trouble, next.Away, next.Outages = k.trouble, k.away, k.begun
 	if at := k.another.Load(); at != nil {
 		next.Replaced = *at
@@ -355,9 +355,9 @@ func (k *Kubernetes) publish() {
 	}
 }
 
-// findTrouble composes a message of what cannot be read, since when, and what that means. The message does not change
+// updateTrouble composes a message of what cannot be read, since when, and what that means. The message does not change
 // as long as the reason does not.
-func (k *Kubernetes) findTrouble() {
+func (k *Kubernetes) updateTrouble() {
 	var names []string
 	var first error
 	reason := ""
@@ -414,7 +414,7 @@ func (k *Kubernetes) sentence(names []string, err error) error {
 		known = "The state saved at " + k.fromOld + " stays in effect"
 	}
 	return fmt.Errorf("the Kubernetes API server %s cannot be read%s since %s: %s. %s: pods keep their network, DEL works, ADD works for pods that the agent has seen. Other new pods wait, and changes of nodes are not seen",
-		k.client.Server, what, k.since.Format(time.TimeOnly), follow.Shortly(err), known)
+		k.client.Server, what, k.since.Format(time.TimeOnly), follow.ShortError(err), known)
 }
 
 // Pod implements Source.
@@ -422,7 +422,7 @@ func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod,
 	s := k.Snapshot()
 	pod, knownPod := s.Pods[namespace+"/"+name]
 	ns, knownNS := s.Namespaces[namespace]
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if !knownPod || !pod.is(uid) {
 		found, err := k.client.Metadata.Resource(pods).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -453,7 +453,7 @@ func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod,
 }
 
 // LastContact is the time of the API server's last response or event.
-func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.heardAt.Load()) }
+func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.contactAt.Load()) }
 
 // Failures are the requests and watches that failed since the start, by resource: "nodes".
 func (k *Kubernetes) Failures() map[string]int64 {
@@ -469,5 +469,5 @@ func (k *Kubernetes) Failures() map[string]int64 {
 
 func (k *Kubernetes) unknown(what string, err error) error {
 	return fmt.Errorf("the agent has not seen the %s yet, which may ask for an address of an IPPool, and asking "+
-		"the API server failed: %s", what, follow.Shortly(err))
+		"the API server failed: %s", what, follow.ShortError(err))
 }

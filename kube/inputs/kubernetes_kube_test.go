@@ -132,7 +132,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	select {
 	case <-k.Changed():
 		t.Error("a heartbeat, a label or a Pod is reported as a change")
-	case <-time.After(4 * settle):
+	case <-time.After(4 * quietTime):
 	}
 	if !reflect.DeepEqual(k.Snapshot().Nodes, before.Nodes) {
 		t.Errorf("the Nodes are %v, want %v", k.Snapshot().Nodes, before.Nodes)
@@ -153,7 +153,7 @@ func quiet(t *testing.T, k *Kubernetes) {
 	for {
 		select {
 		case <-k.Changed():
-		case <-time.After(10 * settle):
+		case <-time.After(10 * quietTime):
 			return
 		case <-deadline:
 			t.Fatal("changes do not end")

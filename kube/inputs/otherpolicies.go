@@ -31,9 +31,9 @@ var otherPolicies = []struct {
 		Resource: "networkpolicies"}, "NetworkPolicy"},
 }
 
-// lookForOtherPolicies polls until ctx ends. It waits as long as Intervals say with jitter, up to twice as long, so
+// pollOtherPolicies polls until ctx ends. It waits as long as Intervals say with jitter, up to twice as long, so
 // that not all agents send requests at once.
-func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
+func (k *Kubernetes) pollOtherPolicies(ctx context.Context) {
 	found := make([]map[string]NetworkPolicy, len(otherPolicies))
 	for wait := k.Intervals.OtherPoliciesFirst; ; wait = k.Intervals.OtherPolicies {
 		select {

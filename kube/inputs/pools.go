@@ -81,7 +81,7 @@ func (k *Kubernetes) Pool(ctx context.Context, name string) (api.IPPool, bool, e
 	if p, found := k.Snapshot().IPPools[name]; found {
 		return p, true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	u, err := k.client.Dynamic.Resource(api.PoolResource).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) { // or the CustomResourceDefinition is not installed
@@ -89,7 +89,7 @@ func (k *Kubernetes) Pool(ctx context.Context, name string) (api.IPPool, bool, e
 	}
 	if err != nil {
 		return api.IPPool{}, false, fmt.Errorf("the agent has not seen the IPPool %s yet, and asking the API server failed: %s",
-			name, follow.Shortly(err))
+			name, follow.ShortError(err))
 	}
 	p, err := poolFromAPI(u)
 	return p, err == nil, err

@@ -131,8 +131,8 @@ func (s *Services) Keys() []string {
 	return slices.Sorted(maps.Keys(s.all))
 }
 
-// whole notes that all objects of a kind have been read.
-func (s *Services) whole(kind string) {
+// markRead records that all objects of a kind have been read.
+func (s *Services) markRead(kind string) {
 	s.mu.Lock()
 	delete(s.unread, kind)
 	s.mu.Unlock()
@@ -198,8 +198,8 @@ func (s *Services) replace(services map[string]*Service, endpoints map[string]*E
 	s.mu.Unlock()
 	follow.Each(oldServices, services, s.putService)
 	follow.Each(oldSlices, endpoints, s.putSlice)
-	s.whole("services")
-	s.whole("endpointslices")
+	s.markRead("services")
+	s.markRead("endpointslices")
 }
 
 // ServiceFrom reads a Service. The error names what is not valid in it.
@@ -207,7 +207,7 @@ func ServiceFrom(s *corev1.Service) (Service, error) {
 	if s.Name == "" {
 		return Service{}, errors.New("a Service without metadata.name")
 	}
-	out := Service{Namespace: once(orDefault(s.Namespace)), Name: s.Name}
+	out := Service{Namespace: intern(orDefault(s.Namespace)), Name: s.Name}
 	_, other := s.Labels[otherProxy]
 	_, none := s.Labels[headless]
 	if s.Spec.Type == corev1.ServiceTypeExternalName || other || none {
@@ -228,7 +228,7 @@ func ServiceFrom(s *corev1.Service) (Service, error) {
 		out.ClusterIPs = append(out.ClusterIPs, a.Unmap())
 	}
 	for _, p := range s.Spec.Ports {
-		out.Ports = append(out.Ports, ServicePort{once(p.Name), protocolNumber(p.Protocol), uint16(p.Port)})
+		out.Ports = append(out.Ports, ServicePort{intern(p.Name), protocolNumber(p.Protocol), uint16(p.Port)})
 	}
 	policy := s.Spec.InternalTrafficPolicy
 	out.Local = policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal
@@ -265,7 +265,7 @@ func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 	if s.Name == "" {
 		return EndpointSlice{}, errors.New("an EndpointSlice without metadata.name")
 	}
-	out := EndpointSlice{Namespace: once(orDefault(s.Namespace)), Name: s.Name,
+	out := EndpointSlice{Namespace: intern(orDefault(s.Namespace)), Name: s.Name,
 		Service: s.Labels[discoveryv1.LabelServiceName], Endpoints: make([]Endpoint, 0, len(s.Endpoints))}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
 		return out, nil // names are not destinations of packets; kube-proxy leaves them out, too
@@ -276,7 +276,7 @@ func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 		}
 		to := ServicePort{Protocol: protoTCP, Port: uint16(*p.Port)}
 		if p.Name != nil {
-			to.Name = once(*p.Name)
+			to.Name = intern(*p.Name)
 		}
 		if p.Protocol != nil {
 			to.Protocol = protocolNumber(*p.Protocol)
@@ -306,22 +306,22 @@ func endpointFrom(e *discoveryv1.Endpoint) (Endpoint, error) {
 	out := Endpoint{Addr: a.Unmap(), Ready: c.Ready == nil || *c.Ready, Serving: c.Serving == nil || *c.Serving,
 		Terminating: c.Terminating != nil && *c.Terminating}
 	if e.NodeName != nil {
-		out.Node = once(*e.NodeName)
+		out.Node = intern(*e.NodeName)
 	}
 	if e.Hints != nil && len(e.Hints.ForNodes)+len(e.Hints.ForZones) > 0 {
 		out.Hints = &Hints{}
 		for _, n := range e.Hints.ForNodes {
-			out.Hints.ForNodes = append(out.Hints.ForNodes, once(n.Name))
+			out.Hints.ForNodes = append(out.Hints.ForNodes, intern(n.Name))
 		}
 		for _, z := range e.Hints.ForZones {
-			out.Hints.ForZones = append(out.Hints.ForZones, once(z.Name))
+			out.Hints.ForZones = append(out.Hints.ForZones, intern(z.Name))
 		}
 	}
 	return out, nil
 }
 
-// once keeps one copy of names that thousands of endpoints share.
-func once(s string) string { return unique.Make(s).Value() }
+// intern keeps one copy of names that thousands of endpoints share.
+func intern(s string) string { return unique.Make(s).Value() }
 
 func serviceCIDRsFrom(c *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
 	var out []netip.Prefix

@@ -39,8 +39,8 @@ func TestServicesSize(t *testing.T) {
 	if err := k.slices.Replace(endpoints, ""); err != nil {
 		t.Fatal(err)
 	}
-	k.known.whole("services")
-	k.known.whole("endpointslices")
+	k.known.markRead("services")
+	k.known.markRead("endpointslices")
 	if changed, known := k.known.Take(); len(changed) != n || !known {
 		t.Fatalf("%d of %d Services have changed, known: %t", len(changed), n, known)
 	}

@@ -105,11 +105,11 @@ func taken(t *testing.T, d *Directory, want ...string) {
 func TestServicesAreUnknownAtFirst(t *testing.T) {
 	s := newServices()
 	s.putService("default/web", nil, &Service{Name: "web"}, true)
-	s.whole("services")
+	s.markRead("services")
 	if changed, known := s.Take(); known {
 		t.Errorf("known without EndpointSlices: %v", changed)
 	}
-	s.whole("endpointslices")
+	s.markRead("endpointslices")
 	if changed, known := s.Take(); !known || !slices.Equal(changed, []string{"default/web"}) {
 		t.Errorf("%v, known: %t", changed, known)
 	}

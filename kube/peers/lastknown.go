@@ -75,7 +75,7 @@ func (c content) objects() map[feed.Key]any {
 	}
 	shared := labelSets{}
 	for _, p := range c.Pods {
-		p.Labels = shared.one(p.Labels)
+		p.Labels = shared.intern(p.Labels)
 		out[feed.Key{Kind: feed.Pod, Name: p.String()}] = p
 	}
 	return out

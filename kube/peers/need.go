@@ -25,8 +25,8 @@ func (n needed) add(namespace string, v policy.Verdict) {
 	}
 }
 
-// need is what the policies of known need.
-func need(known map[feed.Key]any) needed {
+// neededBy is what the policies of known need.
+func neededBy(known map[feed.Key]any) needed {
 	namespaces, local := map[string]policy.Namespace{}, map[string][]*policy.Pod{}
 	for _, v := range known {
 		switch o := v.(type) {

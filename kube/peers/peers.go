@@ -26,9 +26,9 @@ import (
 // Name names the Pods that are read here in messages and metrics.
 const Name = "peers"
 
-// patience is how long a change waits for Pods that rules accept. After that it is passed on without them, and these
+// podWait is how long a change waits for Pods that rules accept. After that it is passed on without them, and these
 // rules accept less until they are read. For Pods that rules deny or pass, it waits until they are read.
-const patience = 3 * time.Second
+const podWait = 3 * time.Second
 
 // Peers passes objects on from one feed to another, in Run; the other methods may be called by any goroutine.
 type Peers struct {
@@ -49,11 +49,11 @@ type Peers struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	handed
+	published
 }
 
-// handed is what was passed on, and the readers of Pods.
-type handed struct {
+// published is what was passed on, and the readers of Pods.
+type published struct {
 	given   map[feed.Key]any
 	opened  bool               // everything has been read once
 	unsaved bool               // the file lacks changes of this node or of policies
@@ -70,7 +70,7 @@ type handed struct {
 type batch struct {
 	changed map[feed.Key]any
 	since   time.Time // when the first was handed over
-	late    bool      // it is logged that some wait longer than patience
+	late    bool      // it is logged that some wait longer than podWait
 }
 
 // New returns Peers that pass on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of
@@ -79,7 +79,7 @@ func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, 
 	log logr.Logger) *Peers {
 	return &Peers{in: in, out: feed.New(), server: server, pods: pods, node: node, file: lastKnown{file, node}, log: log,
 		wake: make(chan struct{}, 1), known: map[feed.Key]any{}, waiting: batch{changed: map[feed.Key]any{}},
-		handed: handed{given: map[feed.Key]any{}, local: map[string]any{}, readers: map[string]*reader{}}}
+		published: published{given: map[feed.Key]any{}, local: map[string]any{}, readers: map[string]*reader{}}}
 }
 
 // Objects returns the objects that are passed on.
@@ -93,7 +93,7 @@ func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
 	defer grace.Stop()
 	tick := time.NewTicker(every.Save)
 	defer tick.Stop()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(podWait)
 	defer late.Stop()
 	for {
 		select {
@@ -110,14 +110,14 @@ func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
 		case <-p.wake:
 		case <-late.C:
 		}
-		if p.take() && p.pass(ctx) {
-			late.Reset(patience)
+		if p.receive() && p.pass(ctx) {
+			late.Reset(podWait)
 		}
 	}
 }
 
-// take adds the changes to the batch. It reports whether everything has been read.
-func (p *Peers) take() bool {
+// receive adds the changes to the batch. It reports whether everything has been read.
+func (p *Peers) receive() bool {
 	changed, since, known := p.in.Take()
 	if !known {
 		return false
@@ -138,7 +138,7 @@ func (p *Peers) take() bool {
 
 // pass passes the batch on if the Pods that it needs have been read. It reports whether it waits for them.
 func (p *Peers) pass(ctx context.Context) (waits bool) {
-	wanted := need(p.known)
+	wanted := neededBy(p.known)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.ready(ctx, wanted.read) {
@@ -155,17 +155,17 @@ func (p *Peers) pass(ctx context.Context) (waits bool) {
 	next := map[feed.Key]any{}
 	for key, v := range now {
 		if key.Kind != feed.Pod {
-			p.give(next, key, v)
+			p.addChange(next, key, v)
 			continue
 		}
 		put(p.local, key.Name, v)
 		p.refresh(next, key.Name)
 	}
 	p.waiting.changed = later
-	p.leave(next, wanted.read)
+	p.endReaders(next, wanted.read)
 	first := !p.opened
 	if first {
-		p.first(next)
+		p.replaceLoaded(next)
 	}
 	p.out.PutAll(next, p.waiting.since)
 	if first {
@@ -181,14 +181,14 @@ func put[K comparable](in map[K]any, key K, v any) {
 	}
 }
 
-// first replaces what the file had. p.mu is held.
-func (p *Peers) first(next map[feed.Key]any) {
+// replaceLoaded replaces what the file had. p.mu is held.
+func (p *Peers) replaceLoaded(next map[feed.Key]any) {
 	p.opened = true
 	for key := range p.old {
 		if key.Kind == feed.Pod {
 			p.refresh(next, key.Name)
 		} else if _, there := p.known[key]; !there {
-			p.give(next, key, nil)
+			p.addChange(next, key, nil)
 		}
 	}
 	p.old = nil
@@ -214,14 +214,14 @@ func (p *Peers) restricts(changed map[feed.Key]any) bool {
 // open notes that all objects have been passed on.
 func (p *Peers) open() {
 	for _, kind := range []string{feed.NetworkPolicy, feed.ClusterNetworkPolicy, feed.Pod, feed.Namespace, feed.Node} {
-		p.out.Whole(kind)
+		p.out.MarkRead(kind)
 	}
 }
 
-// give adds the new state of an object, nil if it is gone, to what is passed on next, unless that is known. The caller
-// passes all of it on at once, before p.mu is released: when one policy replaces another, one of them is always in
-// effect. p.mu is held.
-func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
+// addChange adds the new state of an object, nil if it is gone, to what is passed on next, unless that is known. The
+// caller passes all of it on at once, before p.mu is released: when one policy replaces another, one of them is always
+// in effect. p.mu is held.
+func (p *Peers) addChange(next map[feed.Key]any, key feed.Key, v any) {
 	before, had := p.given[key]
 	switch {
 	case v == nil && !had:
@@ -230,7 +230,7 @@ func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
 		p.given[key] = v // the same value as its reader's
 		return
 	}
-	if pod, is := either(v, before).(*policy.Pod); is && !pod.Local {
+	if pod, is := valueOrBefore(v, before).(*policy.Pod); is && !pod.Local {
 		p.stale = true
 	} else {
 		p.unsaved = true
@@ -239,8 +239,8 @@ func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
 	next[key] = v
 }
 
-// either is what an object is, or was before it went.
-func either(v, before any) any {
+// valueOrBefore is what an object is, or was before it went.
+func valueOrBefore(v, before any) any {
 	if v == nil {
 		return before
 	}
@@ -268,7 +268,7 @@ func (p *Peers) takeLastKnown() {
 		if key.Kind == feed.Pod {
 			p.refresh(next, key.Name)
 		} else {
-			p.give(next, key, v)
+			p.addChange(next, key, v)
 		}
 	}
 	p.out.PutAll(next, time.Now())

@@ -80,14 +80,14 @@ func TestNeed(t *testing.T) {
 		"own": {"shop"}, "of others": nil, "of no pod here": nil, "by label": {"far", "x"}, "all": {everywhere},
 		"networks": nil, "named port": {everywhere}, "named port of its own": nil, "cluster": {"far", "x"},
 	} {
-		if got := slices.Sorted(maps.Keys(need(world(t, name)).read)); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(neededBy(world(t, name)).read)); !slices.Equal(got, want) {
 			t.Errorf("%s: needs the Pods of %q, want %q", name, got, want)
 		}
 	}
-	if got := slices.Sorted(maps.Keys(need(world(t, "own", "by label")).read)); !slices.Equal(got, []string{"far", "shop", "x"}) {
+	if got := slices.Sorted(maps.Keys(neededBy(world(t, "own", "by label")).read)); !slices.Equal(got, []string{"far", "shop", "x"}) {
 		t.Errorf("two policies need the Pods of %q", got)
 	}
-	both := need(world(t, "all", "cluster", "own"))
+	both := neededBy(world(t, "all", "cluster", "own"))
 	if got := slices.Sorted(maps.Keys(both.strict)); !both.read[everywhere] || !slices.Equal(got, []string{"far", "x"}) {
 		t.Errorf("%v are read, and rules deny those of %q, want of far and x", both.read, got)
 	}
@@ -156,19 +156,19 @@ func TestLastKnownIsNotUsed(t *testing.T) {
 // Equal sets of labels are stored once, and those of deleted Pods not for ever.
 func TestLabelSetsAreShared(t *testing.T) {
 	s := labelSets{}
-	first := s.one(map[string]string{"app": "web", "tier": "front"})
-	again := s.one(map[string]string{"tier": "front", "app": "web"})
+	first := s.intern(map[string]string{"app": "web", "tier": "front"})
+	again := s.intern(map[string]string{"tier": "front", "app": "web"})
 	if first["app"] = "changed"; again["app"] != "changed" {
 		t.Error("equal labels are held twice")
 	}
-	if other := s.one(map[string]string{"app": "web,tier=front"}); len(other) != 1 || other["app"] != "web,tier=front" {
+	if other := s.intern(map[string]string{"app": "web,tier=front"}); len(other) != 1 || other["app"] != "web,tier=front" {
 		t.Errorf("labels of the same text are taken for others: %v", other)
 	}
-	for i := range 3 * most {
-		s.one(map[string]string{"job": strconv.Itoa(i)})
+	for i := range 3 * maxLabelSets {
+		s.intern(map[string]string{"job": strconv.Itoa(i)})
 	}
-	if len(s) > most {
-		t.Errorf("%d sets of labels are held, want at most %d", len(s), most)
+	if len(s) > maxLabelSets {
+		t.Errorf("%d sets of labels are held, want at most %d", len(s), maxLabelSets)
 	}
 }
 
@@ -195,10 +195,10 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
 		t.Fatal(err)
 	}
-	p := &Peers{file: lastKnown{filepath.Join(dir, "last.json"), "me"}, out: feed.New(), handed: handed{given: map[feed.Key]any{}}}
+	p := &Peers{file: lastKnown{filepath.Join(dir, "last.json"), "me"}, out: feed.New(), published: published{given: map[feed.Key]any{}}}
 	p.opened = true
 	for key, v := range world(t, "own") {
-		p.give(map[feed.Key]any{}, key, v)
+		p.addChange(map[feed.Key]any{}, key, v)
 	}
 	if p.save(0); !p.unsaved {
 		t.Error("what was not written counts as saved")
@@ -241,7 +241,7 @@ func TestWhatIsSavedFirst(t *testing.T) {
 		"a policy that is gone":    {rule, nil, true},
 		"a new policy":             {feed.Key{Kind: feed.NetworkPolicy, Name: "isolated"}, other, true},
 	} {
-		p := &Peers{handed: handed{given: given}}
+		p := &Peers{published: published{given: given}}
 		if p.restricts(map[feed.Key]any{c.key: c.now}) != c.want {
 			t.Errorf("%s: it is saved first: %t", what, !c.want)
 		}
@@ -257,7 +257,7 @@ func TestBatchIsOneChange(t *testing.T) {
 	hand := func(now map[feed.Key]any) {
 		in.Replace(objects, now)
 		objects = now
-		if p.take(); p.pass(t.Context()) {
+		if p.receive(); p.pass(t.Context()) {
 			t.Error("a batch without rules waits")
 		}
 	}

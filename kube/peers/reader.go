@@ -44,7 +44,7 @@ type reader struct {
 	*follow.Follower
 	pods *follow.Kind[*policy.Pod]
 	stop context.CancelFunc
-	// began is when it began: changes wait for it until patience after that.
+	// began is when it began: changes wait for it until podWait after that.
 	began time.Time
 }
 
@@ -59,7 +59,7 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 			return nil, nil
 		}
 		pod.Namespace = unique.Make(pod.Namespace).Value() // once, not for each of its Pods
-		pod.Labels = shared.one(pod.Labels)
+		pod.Labels = shared.intern(pod.Labels)
 		return &pod, nil
 	})
 	r.pods.Each = func(key string, _, _ *policy.Pod, _ bool) {
@@ -69,7 +69,7 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 		p.refresh(next, key)
 		p.out.PutAll(next, time.Now())
 	}
-	r.pods.Whole = func() {
+	r.pods.OnRead = func() {
 		select {
 		case p.wake <- struct{}{}:
 		default:
@@ -83,17 +83,17 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 // labelSets has equal sets of labels only once, by their text: those of a ReplicaSet's Pods are equal.
 type labelSets map[string]map[string]string
 
-// most is how many different sets of labels a reader keeps before it drops all, so that those of deleted Pods do not
-// stay.
-const most = 128
+// maxLabelSets is how many different sets of labels a reader keeps before it drops all, so that those of deleted Pods
+// do not stay.
+const maxLabelSets = 128
 
-// one returns labels that are equal to these.
-func (s labelSets) one(of map[string]string) map[string]string {
+// intern returns labels that are equal to these.
+func (s labelSets) intern(of map[string]string) map[string]string {
 	text := labels.Set(of).String()
 	if there, ok := s[text]; ok && maps.Equal(there, of) {
 		return there
 	}
-	if len(s) >= most {
+	if len(s) >= maxLabelSets {
 		clear(s)
 	}
 	s[text] = of
@@ -101,7 +101,7 @@ func (s labelSets) one(of map[string]string) map[string]string {
 }
 
 // ready starts the missing readers, and reports whether all wanted ones have read everything. After the first time it
-// waits for none longer than patience: see divide. p.mu is held.
+// waits for none longer than podWait: see divide. p.mu is held.
 func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 	all := true
 	for namespace := range wanted {
@@ -110,15 +110,15 @@ func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 			r = p.read(ctx, namespace)
 			p.readers[namespace] = r
 		}
-		late := p.opened && time.Since(r.began) >= patience
+		late := p.opened && time.Since(r.began) >= podWait
 		all = all && (late || r.pods.Read())
 	}
 	return all
 }
 
-// leave ends the readers that are no longer wanted, once all wanted ones have read everything: the Pods of one stay
-// until another has them. p.mu is held.
-func (p *Peers) leave(next map[feed.Key]any, wanted map[string]bool) {
+// endReaders ends the readers that are no longer wanted, once all wanted ones have read everything: the Pods of one
+// stay until another has them. p.mu is held.
+func (p *Peers) endReaders(next map[feed.Key]any, wanted map[string]bool) {
 	for namespace := range wanted {
 		if !p.readers[namespace].pods.Read() {
 			return
@@ -148,7 +148,7 @@ func (p *Peers) refresh(next map[feed.Key]any, name string) {
 	if v == nil && !p.opened {
 		v = p.old[key]
 	}
-	p.give(next, key, v)
+	p.addChange(next, key, v)
 }
 
 // peer is a Pod of another node; nil if there is none. While one reader replaces another, the narrower one takes

@@ -22,7 +22,7 @@ func (p *Peers) divide(wanted needed) (now, later map[feed.Key]any) {
 		delete(now, key)
 		delete(rest, key)
 	}
-	if len(p.unread(need(rest))) > 0 {
+	if len(p.unread(neededBy(rest))) > 0 {
 		now, later = map[feed.Key]any{}, p.waiting.changed
 	}
 	if !p.waiting.late {
@@ -43,7 +43,7 @@ func (p *Peers) closed() map[feed.Key]any {
 			continue
 		}
 		alone[key] = v
-		if len(p.unread(need(alone))) > 0 {
+		if len(p.unread(neededBy(alone))) > 0 {
 			out[key] = v
 		}
 		delete(alone, key)

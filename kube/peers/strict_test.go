@@ -46,7 +46,7 @@ func newSilent(t *testing.T, objects map[feed.Key]any) *silent {
 
 // hand passes on the changes that do not have to wait.
 func (s *silent) hand() (waits bool) {
-	s.take()
+	s.receive()
 	waits = s.pass(s.ctx)
 	changed, _, _ := s.out.Take()
 	for key, v := range changed {
@@ -74,7 +74,7 @@ func (s *silent) change(changed map[feed.Key]any) {
 		s.t.Error("the changes do not wait for Pods")
 	}
 	for _, r := range s.readers {
-		r.began = r.began.Add(-patience)
+		r.began = r.began.Add(-podWait)
 	}
 	s.hand()
 }

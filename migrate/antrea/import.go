@@ -30,8 +30,8 @@ const (
 	New Outcome = "new"
 	// Imported: an allocation was created just now.
 	Imported Outcome = "imported"
-	// There: the same owner has the address already.
-	There Outcome = "there"
+	// Exists: the same owner has the address already.
+	Exists Outcome = "there"
 	// Refused: it cannot be verified, or the address is allocated to another owner. Nothing was done.
 	Refused Outcome = "refused"
 )
@@ -81,7 +81,7 @@ func Plan(ctx context.Context, client *kube.Client, network string) ([]Result, e
 				err = fmt.Errorf("the IPPool is invalid: %w", invalid)
 			}
 			if err == nil {
-				err = r.beside(held)
+				err = r.checkExisting(held)
 			}
 			if err != nil {
 				r.Outcome, r.Why = Refused, err.Error()
@@ -93,14 +93,14 @@ func Plan(ctx context.Context, client *kube.Client, network string) ([]Result, e
 	return out, err
 }
 
-// beside compares with the existing allocations, and adds this one if there is none.
-func (r *Result) beside(held map[string]api.IPAllocation) error {
+// checkExisting compares with the existing allocations, and adds this one if there is none.
+func (r *Result) checkExisting(held map[string]api.IPAllocation) error {
 	there, taken := held[r.allocation.Name]
 	switch {
 	case !taken:
 		held[r.allocation.Name] = r.allocation
 	case same(there.Spec, r.allocation.Spec):
-		r.Outcome = There
+		r.Outcome = Exists
 	default:
 		return &allocation.TakenError{Holder: there}
 	}
@@ -127,7 +127,7 @@ func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 	}
 	made, err := store.Create(ctx, r.allocation)
 	if taken := (*allocation.TakenError)(nil); errors.As(err, &taken) {
-		if r.Outcome = There; !same(taken.Holder.Spec, r.allocation.Spec) {
+		if r.Outcome = Exists; !same(taken.Holder.Spec, r.allocation.Spec) {
 			r.Outcome, r.Why = Refused, taken.Error()
 		}
 		return nil

@@ -204,7 +204,7 @@ func TestUnitsThatWereListed(t *testing.T) {
 	list := func() {
 		t.Helper()
 		s.Resync()
-		if _, err := s.HasForPods(t.Context()); err != nil {
+		if _, err := s.PodFlows(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -60,13 +60,13 @@ func Open(ctx context.Context, mgmtSocket string, log logr.Logger) (*Tap, error)
 		return nil, fmt.Errorf("connecting to the switch at %s: %w", mgmtSocket, err)
 	}
 	t := &Tap{conn: conn, packets: make(chan Packet, queue)}
-	conn.Packets(t.take)
+	conn.Packets(t.handle)
 	if err := t.Limit(ctx); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	// Without a length, the switch sends no packets to a connection that it did not open itself.
-	if _, err := t.ask(ctx, msgSetConfig, []byte{0, fragNXMatch, 255, 255}); err != nil {
+	if _, err := t.call(ctx, msgSetConfig, []byte{0, fragNXMatch, 255, 255}); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("requesting packets from the switch: %w", err)
 	}
@@ -88,7 +88,7 @@ func (t *Tap) Done() <-chan struct{} { return t.conn.Done() }
 // Close ends the connection. The limit stays.
 func (t *Tap) Close() { t.conn.Close() }
 
-func (t *Tap) take(m ofconn.Message) {
+func (t *Tap) handle(m ofconn.Message) {
 	t.seen.Add(1)
 	p, ok := read(m.Body)
 	if ok {
@@ -104,13 +104,13 @@ func (t *Tap) take(m ofconn.Message) {
 // Limit sets the limit if it is missing.
 func (t *Tap) Limit(ctx context.Context) error {
 	has, err := t.meter(ctx)
-	want := wanted()
+	want := meterBody()
 	if err == nil && !slices.Equal(has, want) {
 		command := []byte{0, meterAdd}
 		if has != nil {
 			command[1] = meterModify
 		}
-		_, err = t.ask(ctx, msgMeterMod, append(command, want...))
+		_, err = t.call(ctx, msgMeterMod, append(command, want...))
 	}
 	if err != nil {
 		return fmt.Errorf("limiting the denied packets that the switch sends: %w", err)
@@ -118,8 +118,8 @@ func (t *Tap) Limit(ctx context.Context) error {
 	return nil
 }
 
-// wanted returns the meter as in messages: flags, ID, and one band.
-func wanted() []byte {
+// meterBody returns the meter as in messages: flags, ID, and one band.
+func meterBody() []byte {
 	b := []byte{0, inPackets | hasBurst}
 	b = binary.BigEndian.AppendUint32(b, controller)
 	b = append(b, 0, bandDrop, 0, 16)
@@ -131,7 +131,7 @@ func wanted() []byte {
 // meter returns the switch's meter, nil for none.
 func (t *Tap) meter(ctx context.Context) ([]byte, error) {
 	request := binary.BigEndian.AppendUint32([]byte{0, multipartMeter, 0, 0, 0, 0, 0, 0}, controller)
-	answers, err := t.ask(ctx, msgMultipartRequest, append(request, 0, 0, 0, 0))
+	answers, err := t.call(ctx, msgMultipartRequest, append(request, 0, 0, 0, 0))
 	if unknown := (*refused)(nil); errors.As(err, &unknown) && unknown.kind == errMeterMod {
 		return nil, nil
 	}
@@ -155,10 +155,10 @@ type refused struct {
 	kind uint16
 }
 
-// ask sends one request and returns the answers.
-func (t *Tap) ask(ctx context.Context, kind uint8, body []byte) ([]ofconn.Message, error) {
+// call sends one request and returns the answers.
+func (t *Tap) call(ctx context.Context, kind uint8, body []byte) ([]ofconn.Message, error) {
 	xid := t.conn.Reserve(2)
-	answers, err := t.conn.AskOne(ctx, xid, ofconn.Encode(kind, xid, body))
+	answers, err := t.conn.CallOne(ctx, xid, ofconn.Encode(kind, xid, body))
 	if err != nil {
 		return nil, err
 	}

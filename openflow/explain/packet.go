@@ -39,8 +39,8 @@ func (p Ports) Add(port, called string) { p.Names[port] = called }
 // AddPod adds the port of a pod.
 func (p Ports) AddPod(name string, pod Pod) { p.Names[pod.Port], p.Pods[name] = "pod "+name, pod }
 
-// called returns the port with that description.
-func (p Ports) called(name string) (string, error) {
+// byName returns the port with that description.
+func (p Ports) byName(name string) (string, error) {
 	for port, n := range p.Names {
 		if n == name {
 			return port, nil
@@ -92,7 +92,7 @@ func (p Ports) FromPod(pod string) string {
 
 // OutOfTunnel returns the match fields of a packet out of the tunnel from the node with that address.
 func (p Ports) OutOfTunnel(from netip.Addr) (string, error) {
-	port, err := p.called(TheTunnel)
+	port, err := p.byName(TheTunnel)
 	if err != nil {
 		return "", err
 	}
@@ -105,7 +105,7 @@ func (p Ports) OutOfTunnel(from netip.Addr) (string, error) {
 // OutOfUplink returns the match fields of a packet for a bridged pod from the underlay: from its own VLAN, or from a
 // router there.
 func (p Ports) OutOfUplink(pod string) (string, error) {
-	port, err := p.called(TheUplink)
+	port, err := p.byName(TheUplink)
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +119,7 @@ func (p Ports) OutOfUplink(pod string) (string, error) {
 // FromNode returns the match fields of a packet from the node itself, which receives it from the underlay if there is
 // no tunnel.
 func (p Ports) FromNode() (string, error) {
-	port, err := p.called(TheNode)
+	port, err := p.byName(TheNode)
 	return "in_port=" + port, err
 }
 

@@ -105,9 +105,9 @@ func keysOf(file config.File) config.Schema {
 
 func valueOf(e config.Entry) config.Schema {
 	s := e.Want.Schema
-	if e.Fate != config.Refused {
+	if e.Effect != config.Refused {
 		for _, x := range e.Except {
-			if x.Fate == config.Refused {
+			if x.Effect == config.Refused {
 				s["enum"] = slices.DeleteFunc(s["enum"].([]any), func(v any) bool { return v == x.Value })
 			}
 		}

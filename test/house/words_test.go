@@ -72,7 +72,10 @@ func TestNamesAreOfTheField(t *testing.T) {
 	better := map[string]string{"heirloom": "inherited", "haver": "assignedNode", "Gift": "Assignment", "poke": "notify",
 		"letGo": "release, and of what", "furnish": "set up, and what", "strange": "unsupported", "alien": "unknown",
 		"owed": "pendingReleases", "crowd": "shuffleWindow", "Wire": "VLAN", "Piece": "Fragment",
-		"Bounce": "OutputInPort"}
+		"Bounce": "OutputInPort", "Heed": "OnFlowStats", "Hear": "SetReceiving", "unended": "scanErrors",
+		"takeGone": "flushUnseen", "GiveBack": "ReleaseOrphaned", "TakeBack": "Reclaim", "Anew": "NewEmpty",
+		"whom": "selectNodes", "mends": "recovering, repairs", "mayGoOn": "staleEndpoints", "strays": "unpinned",
+		"beaten": "checkFirst", "tellDenied": "logDenied", "goneFrom": "deletePod", "stillGood": "matches"}
 	files, _ := goFiles(t)
 	for _, f := range files {
 		if f.dir == "test/house" {

@@ -14,7 +14,7 @@ import (
 
 // Call decodes the reply into result. It ends with ctx: a program that hangs accepts the connection and never replies.
 func Call(ctx context.Context, program, socket, method string, params, result any) error {
-	return ask(ctx, program, socket, method, params, func(from io.Reader) (err error) {
+	return roundTrip(ctx, program, socket, method, params, func(from io.Reader) (err error) {
 		for answers := json.NewDecoder(from); err == nil; {
 			var answer struct {
 				Method string
@@ -34,8 +34,8 @@ func Call(ctx context.Context, program, socket, method string, params, result an
 	})
 }
 
-// ask sends a request and calls read with the reply.
-func ask(ctx context.Context, program, socket, method string, params any, read func(io.Reader) error) error {
+// roundTrip sends a request and calls read with the reply.
+func roundTrip(ctx context.Context, program, socket, method string, params any, read func(io.Reader) error) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("%s is down: %w", program, err)

@@ -12,7 +12,7 @@ import (
 // Lines is Call for a method whose result is text that may be too large to keep: each is called with every line as it
 // arrives, without its line ending. It must not keep the line. Its error ends Lines.
 func Lines(ctx context.Context, program, socket, method string, params any, each func(line []byte) error) error {
-	return ask(ctx, program, socket, method, params, func(from io.Reader) error {
+	return roundTrip(ctx, program, socket, method, params, func(from io.Reader) error {
 		answer := flat{bufio.NewReaderSize(from, 1<<16)}
 		for {
 			key, err := answer.next()

@@ -27,7 +27,7 @@ func Check(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = askAny(ctx, link, gateways)
+	_, err = probeAny(ctx, link, gateways)
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func Neighbour(ctx context.Context, name string, wanted func(netip.Addr) bool) (
 	if len(ips) == 0 {
 		return a, 0, nil
 	}
-	ip, err := askAny(ctx, link, ips)
+	ip, err := probeAny(ctx, link, ips)
 	if ctx.Err() != nil {
 		err = nil
 	}
@@ -78,10 +78,10 @@ func neighbours(link netlink.Link) ([]netlink.Neigh, error) {
 	return known, nil
 }
 
-// askAny has the kernel probe neighbours until one answers, or ctx ends.
-func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error) {
+// probeAny has the kernel probe neighbours until one answers, or ctx ends.
+func probeAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error) {
 	for _, ip := range ips {
-		if err := ask(link, ip); err != nil {
+		if err := probe(link, ip); err != nil {
 			return nil, err
 		}
 	}
@@ -93,11 +93,11 @@ func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error
 		}
 		for _, n := range known {
 			switch {
-			case answers(n, ips):
+			case hasAnswered(n, ips):
 				return n.IP, nil
 			case slices.ContainsFunc(ips, n.IP.Equal) && n.State&unix.NUD_FAILED != 0 && !again[n.IP.String()]:
 				again[n.IP.String()] = true
-				if err := ask(link, n.IP); err != nil {
+				if err := probe(link, n.IP); err != nil {
 					return nil, err
 				}
 			}
@@ -105,13 +105,13 @@ func askAny(ctx context.Context, link netlink.Link, ips []net.IP) (net.IP, error
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// answers reports whether an entry belongs to one of ips that has answered.
-func answers(n netlink.Neigh, ips []net.IP) bool {
+// hasAnswered reports whether an entry belongs to one of ips that has answered.
+func hasAnswered(n netlink.Neigh, ips []net.IP) bool {
 	return slices.ContainsFunc(ips, n.IP.Equal) && n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0
 }
 
@@ -122,7 +122,7 @@ func OnWire(ctx context.Context, name, nic string) error {
 	if err != nil {
 		return err
 	}
-	used, err := wire.Ask(ctx, wire.Question{NIC: nic, Addrs: addrs(gateways), Timeout: wireLimit})
+	used, err := wire.Probe(ctx, wire.ProbeRequest{NIC: nic, Addrs: addrs(gateways), Timeout: wireLimit})
 	if err == nil && len(used) == 0 {
 		err = fmt.Errorf("no default gateway answers on %s itself: %s", nic, text(gateways))
 	}
@@ -148,16 +148,16 @@ func Silent(ctx context.Context, name string, wait time.Duration) (string, error
 		return "", err
 	}
 	for _, ip := range gateways {
-		if err := ask(link, ip); err != nil {
+		if err := probe(link, ip); err != nil {
 			return "", err
 		}
 	}
-	used, err := wire.Ask(ctx, wire.Question{NIC: name, Addrs: addrs(gateways), Timeout: wait})
+	used, err := wire.Probe(ctx, wire.ProbeRequest{NIC: name, Addrs: addrs(gateways), Timeout: wait})
 	if err != nil || len(used) > 0 {
 		return "", err
 	}
 	known, err := neighbours(link)
-	if err != nil || slices.ContainsFunc(known, func(n netlink.Neigh) bool { return answers(n, gateways) }) {
+	if err != nil || slices.ContainsFunc(known, func(n netlink.Neigh) bool { return hasAnswered(n, gateways) }) {
 		return "", err
 	}
 	return text(gateways), nil
@@ -177,8 +177,8 @@ func of(name string) (netlink.Link, []net.IP, error) {
 }
 
 const (
-	// look is how often to check for an answer: short, since packets may be waiting.
-	look = 300 * time.Microsecond
+	// pollInterval is how often to check for an answer: short, since packets may be waiting.
+	pollInterval = 300 * time.Microsecond
 	// wireLimit is how long to wait for answers on the wire.
 	wireLimit = 2 * time.Second
 )
@@ -207,8 +207,8 @@ func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
 	return gateways, nil
 }
 
-// ask has the kernel probe a neighbour. One without an entry must be added first.
-func ask(link netlink.Link, ip net.IP) error {
+// probe has the kernel probe a neighbour. One without an entry must be added first.
+func probe(link netlink.Link, ip net.IP) error {
 	n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: ip, State: unix.NUD_PROBE}
 	known, err := neighbours(link)
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 // AddressOn returns the address, read on from, as a request that adds it to to. more are flags to set besides its own
 // (IFA_F_…); a label that is the interface's name becomes that of to. The time elapsed is subtracted from the
 // lifetimes; ok is false if nothing is left.
-func AddressOn(o Object, from, to Place, more uint32, elapsed time.Duration) (out Object, ok bool) {
+func AddressOn(o Object, from, to Iface, more uint32, elapsed time.Duration) (out Object, ok bool) {
 	flags := o.number(unix.IFA_FLAGS)
 	if o.family() == unix.AF_INET6 {
 		flags = flags&flags6 | more
@@ -114,11 +114,11 @@ func ChangeAddresses(want []Object) error {
 	return each("changing", want, func(o Object) error { return o.send(unix.RTM_NEWADDR, unix.NLM_F_REPLACE) })
 }
 
-// AlikeAddresses reports that a and b are equal except for lifetimes and what the kernel computes. Interfaces are not
+// EqualAddresses reports that a and b are equal except for lifetimes and what the kernel computes. Interfaces are not
 // compared.
-func AlikeAddresses(a, b Object) bool {
+func EqualAddresses(a, b Object) bool {
 	plain := func(o Object) string {
-		o, _ = AddressOn(o, Place{}, Place{}, 0, 0)
+		o, _ = AddressOn(o, Iface{}, Iface{}, 0, 0)
 		return o.edit(func([]byte) {}, func(a attr) []byte {
 			if a.typ == unix.IFA_CACHEINFO {
 				return nil
@@ -129,8 +129,8 @@ func AlikeAddresses(a, b Object) bool {
 	return plain(a) == plain(b)
 }
 
-// MadeWithoutUs reports an address that the kernel generates, such as a link-local one.
-func (o Object) MadeWithoutUs() bool {
+// KernelGenerated reports an address that the kernel generates, such as a link-local one.
+func (o Object) KernelGenerated() bool {
 	p := o.attr(ifaProto)
 	return len(p) == 1 && p[0] != 0 && p[0] <= 3 || o.Temporary() // IFAPROT_KERNEL_LO, _RA, _LL
 }

@@ -10,10 +10,10 @@ import (
 
 // On returns the state l, read on an interface that has stood in for p, as it would be on p: without the flags that
 // keep the kernel from adding prefix routes for addresses, if such a route exists.
-func (l Link) On(p Place) Link {
-	out := Link{Place: p, ReadAt: l.ReadAt}
+func (l Link) On(p Iface) Link {
+	out := Link{Iface: p, ReadAt: l.ReadAt}
 	for _, o := range l.Addresses {
-		a, _ := AddressOn(o, l.Place, p, 0, 0)
+		a, _ := AddressOn(o, l.Iface, p, 0, 0)
 		if slices.ContainsFunc(l.Routes, o.isPrefix) || o.linkLocal() {
 			a = a.withoutFlags(unix.IFA_F_NOPREFIXROUTE)
 		}
@@ -23,11 +23,11 @@ func (l Link) On(p Place) Link {
 		out.Addresses = append(out.Addresses, a)
 	}
 	for _, o := range l.Routes {
-		r, _ := RouteOn(o, l.Place, p, 0)
+		r, _ := RouteOn(o, l.Iface, p, 0)
 		out.Routes = append(out.Routes, r)
 	}
 	for _, o := range l.Rules {
-		out.Rules = append(out.Rules, RuleOn(o, l.Place, p))
+		out.Rules = append(out.Rules, RuleOn(o, l.Iface, p))
 	}
 	for _, o := range l.Neighbours {
 		out.Neighbours = append(out.Neighbours, neighbourOn(o, p, o.state()))
@@ -37,13 +37,13 @@ func (l Link) On(p Place) Link {
 
 // Renamed returns l as after its interface was renamed.
 func (l Link) Renamed(name string) Link {
-	from := l.Place
+	from := l.Iface
 	l.Name, l.Addresses, l.Rules = name, slices.Clone(l.Addresses), slices.Clone(l.Rules)
 	for i, o := range l.Addresses {
-		l.Addresses[i], _ = AddressOn(o, from, l.Place, 0, 0) // labels
+		l.Addresses[i], _ = AddressOn(o, from, l.Iface, 0, 0) // labels
 	}
 	for i, o := range l.Rules {
-		l.Rules[i] = RuleOn(o, from, l.Place)
+		l.Rules[i] = RuleOn(o, from, l.Iface)
 	}
 	return l
 }
@@ -73,7 +73,7 @@ func (o Object) withoutFlags(without uint32) Object {
 func (l *Link) Add(more Link) {
 	for _, o := range more.Addresses {
 		// Lifetimes count from when l was read.
-		if a, ok := AddressOn(o, more.Place, more.Place, 0, l.ReadAt-more.ReadAt); ok && !Has(l.Addresses, o) {
+		if a, ok := AddressOn(o, more.Iface, more.Iface, 0, l.ReadAt-more.ReadAt); ok && !Has(l.Addresses, o) {
 			l.Addresses = append(l.Addresses, a)
 		}
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// Place is an interface that objects are on.
-type Place struct {
+// Iface is an interface that objects are on.
+type Iface struct {
 	Name  string `json:"name"`
 	Index int    `json:"index"`
 }
 
 // Link is what the host has on one interface.
 type Link struct {
-	Place
+	Iface
 	// MAC is in the form 02:00:00:00:00:01, MTU in bytes, Flags as in netdevice(7).
 	MAC      string   `json:"mac"`
 	MTU      int      `json:"mtu"`
@@ -59,7 +59,7 @@ func Read(name string) (Link, error) {
 		return Link{}, fmt.Errorf("looking up interface %s: %w", name, err)
 	}
 	a := link.Attrs()
-	l := Link{Place: Place{a.Name, a.Index}, MAC: a.HardwareAddr.String(), MTU: a.MTU, Flags: a.RawFlags,
+	l := Link{Iface: Iface{a.Name, a.Index}, MAC: a.HardwareAddr.String(), MTU: a.MTU, Flags: a.RawFlags,
 		AltNames: a.AltNames, ReadAt: SinceBoot()}
 	if l.Sysctls, err = Sysctls(a.Name); err != nil {
 		return l, err
@@ -77,9 +77,9 @@ func (l *Link) readObjects() error {
 	}
 	for _, part := range []struct {
 		into *[]Object
-		list func(Place) ([]Object, error)
+		list func(Iface) ([]Object, error)
 	}{{&l.Addresses, AddressesOf}, {&l.Routes, RoutesOf}, {&l.Rules, RulesOf}, {&l.Neighbours, permanentNeighboursOf}} {
-		all, err := part.list(l.Place)
+		all, err := part.list(l.Iface)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func List(kind Kind) ([]Object, error) {
 }
 
 // AddressesOf lists the addresses of an interface except temporary ones.
-func AddressesOf(p Place) ([]Object, error) {
+func AddressesOf(p Iface) ([]Object, error) {
 	all, err := List(Address)
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) || o.Temporary() }), err
 }
@@ -129,12 +129,12 @@ func (o Object) Temporary() bool {
 
 // RoutesOf lists the routes of all tables that lead through the interface, alone or among others, except those that the
 // kernel adds in table local for each address and interface.
-func RoutesOf(p Place) ([]Object, error) {
+func RoutesOf(p Iface) ([]Object, error) {
 	all, err := List(Route)
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.leadsTo(p) || o.kernelsOwn() }), err
 }
 
-func (o Object) leadsTo(p Place) bool {
+func (o Object) leadsTo(p Iface) bool {
 	if int(o.number(unix.RTA_OIF)) == p.Index {
 		return true
 	}
@@ -157,7 +157,7 @@ const (
 )
 
 // RulesOf lists the rules that name the interface.
-func RulesOf(p Place) ([]Object, error) {
+func RulesOf(p Iface) ([]Object, error) {
 	all, err := List(Rule)
 	return slices.DeleteFunc(all, func(o Object) bool {
 		return cString(o.attr(fraIIF)) != p.Name && cString(o.attr(fraOIF)) != p.Name
@@ -171,13 +171,13 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-func permanentNeighboursOf(p Place) ([]Object, error) {
+func permanentNeighboursOf(p Iface) ([]Object, error) {
 	all, err := PermanentNeighbours()
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) }), err
 }
 
 // isOn reports whether an address or neighbour is on p.
-func (o Object) isOn(p Place) bool { return int(binary.NativeEndian.Uint32(o.header()[4:])) == p.Index }
+func (o Object) isOn(p Iface) bool { return int(binary.NativeEndian.Uint32(o.header()[4:])) == p.Index }
 
 // PermanentNeighbours returns configured neighbours, and proxies.
 func PermanentNeighbours() ([]Object, error) {

@@ -17,7 +17,7 @@ import (
 // A route from a router advertisement gets a metric that is one higher. The kernel recreates the route at the next
 // advertisement, and would discard that whole advertisement, prefixes included, if the route existed and were not its
 // own.
-func RouteOn(o Object, from, to Place, elapsed time.Duration) (out Object, ok bool) {
+func RouteOn(o Object, from, to Iface, elapsed time.Duration) (out Object, ok bool) {
 	var more []attr
 	ok = true
 	if left := expires(o.attr(unix.RTA_CACHEINFO)); left > 0 {
@@ -75,7 +75,7 @@ func (o Object) Gateway() []byte { return o.attr(unix.RTA_GATEWAY) }
 // kernel.
 func SameRoute(a, b Object) bool {
 	none := func(o Object) string {
-		o, _ = RouteOn(o, Place{}, Place{}, 0)
+		o, _ = RouteOn(o, Iface{}, Iface{}, 0)
 		return o.Describe(nil)
 	}
 	return none(a) == none(b)

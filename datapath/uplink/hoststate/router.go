@@ -14,11 +14,11 @@ func (o Object) FromRouter() bool { return o.fromRA() }
 
 // AwaitRouter waits until the kernel has added the router advertisement routes on the interface that stand-ins replace
 // (see RouteOn), and removes the stand-ins. Stand-ins of a router that does not answer in time stay until they expire,
-// or until DropStandIns is called after its next advertisement.
-func AwaitRouter(ctx context.Context, p Place, limit time.Duration) {
+// or until DropRedundantRoutes is called after its next advertisement.
+func AwaitRouter(ctx context.Context, p Iface, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for !DropStandIns(p) {
+	for !DropRedundantRoutes(p) {
 		select {
 		case <-ctx.Done():
 			return
@@ -27,9 +27,9 @@ func AwaitRouter(ctx context.Context, p Place, limit time.Duration) {
 	}
 }
 
-// DropStandIns removes each router advertisement route for which there is another one that differs only in a lower
-// metric. It reports whether there was one: then the kernel has added the routes of an advertisement.
-func DropStandIns(p Place) bool {
+// DropRedundantRoutes removes each router advertisement route for which there is another one that differs only in a
+// lower metric. It reports whether there was one: then the kernel has added the routes of an advertisement.
+func DropRedundantRoutes(p Iface) bool {
 	routes, err := RoutesOf(p)
 	if err != nil {
 		return false

@@ -9,7 +9,7 @@ import (
 )
 
 // RuleOn returns the rule that names from as one that names to.
-func RuleOn(o Object, from, to Place) Object {
+func RuleOn(o Object, from, to Iface) Object {
 	return o.edit(func(head []byte) {
 		binary.NativeEndian.PutUint32(head[8:], binary.NativeEndian.Uint32(head[8:])&fraInvert)
 	}, func(a attr) []byte {
@@ -22,12 +22,12 @@ func RuleOn(o Object, from, to Place) Object {
 
 // HasRule reports whether want is among have.
 func HasRule(have []Object, want Object) bool {
-	plain := func(o Object) string { return RuleOn(o, Place{}, Place{}).Describe(nil) }
+	plain := func(o Object) string { return RuleOn(o, Iface{}, Iface{}).Describe(nil) }
 	return slices.ContainsFunc(have, func(o Object) bool { return plain(o) == plain(want) })
 }
 
 // MoveRules makes the rules that name from name to instead. A rule may already be moved, or gone.
-func MoveRules(rules []Object, from, to Place) error {
+func MoveRules(rules []Object, from, to Iface) error {
 	have, err := List(Rule)
 	if err != nil {
 		return err
@@ -38,12 +38,12 @@ func MoveRules(rules []Object, from, to Place) error {
 				return err
 			}
 		}
-		return RuleOn(o, Place{}, Place{}).remove()
+		return RuleOn(o, Iface{}, Iface{}).remove()
 	})
 }
 
 // neighbourOn returns a neighbour as a request for another interface and state.
-func neighbourOn(o Object, to Place, state uint16) Object {
+func neighbourOn(o Object, to Iface, state uint16) Object {
 	return o.edit(func(head []byte) {
 		binary.NativeEndian.PutUint32(head[4:], uint32(to.Index))
 		binary.NativeEndian.PutUint16(head[8:], state)
@@ -56,9 +56,9 @@ func neighbourOn(o Object, to Place, state uint16) Object {
 }
 
 // PutNeighbours adds permanent neighbours and proxies on an interface.
-func PutNeighbours(list []Object, to Place) error {
+func PutNeighbours(list []Object, to Iface) error {
 	return each("adding", list, func(o Object) error {
-		if !to.Takes(o) {
+		if !to.Supports(o) {
 			return nil
 		}
 		return neighbourOn(o, to, o.state()).add(unix.NLM_F_REPLACE)
@@ -66,13 +66,13 @@ func PutNeighbours(list []Object, to Place) error {
 }
 
 // HasNeighbours reports whether the interface has all permanent neighbours and proxies of the list.
-func HasNeighbours(list []Object, on Place) (bool, error) {
+func HasNeighbours(list []Object, on Iface) (bool, error) {
 	have, err := permanentNeighboursOf(on)
 	if err != nil {
 		return false, err
 	}
 	for _, want := range list {
-		if on.Takes(want) && !slices.ContainsFunc(have, want.sameNeighbour) {
+		if on.Supports(want) && !slices.ContainsFunc(have, want.sameNeighbour) {
 			return false, nil
 		}
 	}
@@ -86,7 +86,7 @@ func (o Object) sameNeighbour(other Object) bool {
 
 // CopyLiveNeighbours copies the neighbours that from has resolved to to, so the first packets need no resolution. A
 // failure costs only one resolution on the wire, so it is not reported.
-func CopyLiveNeighbours(from, to Place) {
+func CopyLiveNeighbours(from, to Iface) {
 	const live = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
 	all, err := List(Neighbour)
 	if err != nil {

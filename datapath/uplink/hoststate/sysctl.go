@@ -59,8 +59,8 @@ func Sysctl(name, parameter string) (string, error) {
 // LeastMTU is IPv6's minimum MTU (RFC 8200). The kernel has no IPv6 on an interface with a smaller MTU.
 const LeastMTU = 1280
 
-// Takes reports whether such an object can be on the interface.
-func (p Place) Takes(o Object) bool { return !o.IsIPv6() || kernel.HasIPv6On(p.Name) }
+// Supports reports whether such an object can be on the interface.
+func (p Iface) Supports(o Object) bool { return !o.IsIPv6() || kernel.HasIPv6On(p.Name) }
 
 // SetSysctl sets one parameter of the interface, if it differs. Without IPv6 its parameters do not exist, and nothing
 // is set.

@@ -135,7 +135,7 @@ func Parse(text []byte) (*Journal, error) {
 func readable(text []byte) *Journal {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	tree, _ := beginning(d)
+	tree, _ := decodePrefix(d)
 	if m, ok := tree.(map[string]any); ok {
 		delete(m, "written") // an invalid time ends the decoding
 	}
@@ -150,8 +150,8 @@ func readable(text []byte) *Journal {
 	return &j
 }
 
-// beginning decodes a JSON text up to where it is damaged or ends early; whole: it is neither.
-func beginning(d *json.Decoder) (value any, whole bool) {
+// decodePrefix decodes a JSON text up to where it is damaged or ends early; whole: it is neither.
+func decodePrefix(d *json.Decoder) (value any, whole bool) {
 	token, err := d.Token()
 	if err != nil {
 		return nil, false
@@ -165,7 +165,7 @@ func beginning(d *json.Decoder) (value any, whole bool) {
 			if err != nil || !ok {
 				return m, false
 			}
-			if m[name], whole = beginning(d); !whole {
+			if m[name], whole = decodePrefix(d); !whole {
 				return m, false
 			}
 		}
@@ -174,7 +174,7 @@ func beginning(d *json.Decoder) (value any, whole bool) {
 	case json.Delim('['):
 		list := []any{}
 		for d.More() {
-			v, whole := beginning(d)
+			v, whole := decodePrefix(d)
 			if list = append(list, v); !whole {
 				return list, false
 			}

@@ -13,9 +13,9 @@ import (
 )
 
 func example() *Journal {
-	place := hoststate.Place{Name: "a:name of 15 ..", Index: 7}
+	iface := hoststate.Iface{Name: "a:name of 15 ..", Index: 7}
 	return &Journal{Version: Version, BootID: "b", Phase: Attaching, DB: rows.DB{RunDir: "/run/openvswitch"},
-		Bridge: rows.Bridge{Name: rows.BridgeName}, NIC: hoststate.Link{Place: place, MTU: 1500,
+		Bridge: rows.Bridge{Name: rows.BridgeName}, NIC: hoststate.Link{Iface: iface, MTU: 1500,
 			Rules: []hoststate.Object{{Kind: hoststate.Rule, Data: make([]byte, 12)}}}}
 }
 
@@ -90,10 +90,10 @@ func FuzzJournal(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) {
 		j, _ := Parse(text)
 		for _, o := range j.NIC.Addresses {
-			hoststate.AddressOn(o, j.NIC.Place, hoststate.Place{Name: "x", Index: 3}, 0, 0)
+			hoststate.AddressOn(o, j.NIC.Iface, hoststate.Iface{Name: "x", Index: 3}, 0, 0)
 		}
 		for _, o := range j.NIC.Routes {
-			hoststate.RouteOn(o, j.NIC.Place, hoststate.Place{Name: "x", Index: 3}, 0)
+			hoststate.RouteOn(o, j.NIC.Iface, hoststate.Iface{Name: "x", Index: 3}, 0)
 		}
 	})
 }

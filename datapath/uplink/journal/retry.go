@@ -5,18 +5,18 @@ import "time"
 const (
 	// mostDoublings bounds the wait before another attach: 64 times the first.
 	mostDoublings = 6
-	// settled is how long an uplink must work before its earlier failures no longer count.
-	settled = time.Hour
+	// stableAfter is how long an uplink must work before its earlier failures no longer count.
+	stableAfter = time.Hour
 )
 
-// GoBack makes a journal lead back for that reason, which replaces any other and its consequences.
-func GoBack(j *Journal, reason string) {
+// StartRestore makes a journal lead back for that reason, which replaces any other and its consequences.
+func StartRestore(j *Journal, reason string) {
 	j.Phase, j.Reason, j.Unreached, j.Failed, j.Yielded = Restoring, reason, false, false, ""
 }
 
 // Postpone notes one more failure, and when the next attach may be. first is the wait after one failure; it doubles.
 func Postpone(j *Journal, first time.Duration) {
-	if time.Since(j.RetryAt) > settled {
+	if time.Since(j.RetryAt) > stableAfter {
 		j.Tries = 0
 	}
 	j.RetryAt = time.Now().Add(first << min(j.Tries, mostDoublings))

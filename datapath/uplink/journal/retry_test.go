@@ -25,7 +25,7 @@ func TestWaitsDouble(t *testing.T) {
 			t.Errorf("%s from now: not due", due)
 		}
 	}
-	j.RetryAt = time.Now().Add(-settled - time.Minute)
+	j.RetryAt = time.Now().Add(-stableAfter - time.Minute)
 	if Postpone(j, first); j.Tries != 1 {
 		t.Errorf("after a long time it is try %d", j.Tries)
 	}

@@ -17,7 +17,7 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 			"sysctl -w net.ipv6.conf.%s.addr_gen_mode=0, or set fixed addresses", mode, rows.BridgeName, nic.Name)
 	}
 	if len(nic.Addresses) == 0 {
-		r.note("it has no addresses")
+		r.addNote("it has no addresses")
 	}
 	r.refuseLifetimes(nic, mode)
 	for _, o := range nic.Routes {
@@ -33,7 +33,7 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 		r.refuse("another host has the address %s: configure another one", strings.Join(f.taken, ", "))
 	}
 	if len(f.temporary) > 0 {
-		r.note("temporary addresses (%s) do not move: the kernel makes new ones on %s, and connections that use them end",
+		r.addNote("temporary addresses (%s) do not move: the kernel makes new ones on %s, and connections that use them end",
 			strings.Join(f.temporary, ", "), rows.BridgeName)
 	}
 }

@@ -83,11 +83,11 @@ func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) R
 	for _, c := range f.uppers {
 		switch c.kind {
 		case "macvlan", "macvtap", "ipvlan", "ipvtap":
-			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods cannot reach it", c.kind, c.name)
+			r.addNote("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods cannot reach it", c.kind, c.name)
 		}
 	}
 	if f.xdp {
-		r.note("an XDP program on the NIC processes its frames first, and may drop or redirect some")
+		r.addNote("an XDP program on the NIC processes its frames first, and may drop or redirect some")
 	}
 	return r
 }
@@ -95,7 +95,7 @@ func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) R
 func (r *Report) refuse(format string, args ...any) {
 	r.Refused = append(r.Refused, fmt.Sprintf(format, args...))
 }
-func (r *Report) note(format string, args ...any) {
+func (r *Report) addNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -163,13 +163,13 @@ func (r *Report) judgeUppers(f nicFacts) {
 		switch c.kind {
 		case "vlan":
 			r.VLANs = append(r.VLANs, c.vlan)
-			r.note("VLAN %d has the interface %s. It stays on the NIC and receives that VLAN's frames, so pools of this VLAN cannot be used on this node", c.vlan, c.name)
+			r.addNote("VLAN %d has the interface %s. It stays on the NIC and receives that VLAN's frames, so pools of this VLAN cannot be used on this node", c.vlan, c.name)
 		case "macvlan", "macvtap", "ipvlan", "ipvtap":
 			r.refuse("the %s interface %s is on top of it, and only one can receive the NIC's frames: remove it", c.kind, c.name)
 		}
 	}
 	if f.xdp {
-		r.note("an XDP program on the NIC processes its frames before Open vSwitch, and may drop or redirect some")
+		r.addNote("an XDP program on the NIC processes its frames before Open vSwitch, and may drop or redirect some")
 	}
 }
 
@@ -183,7 +183,7 @@ func (r *Report) judgeManager(f nicFacts) {
 	text := fmt.Sprintf("%s manages it, and may restore addresses on it, or remove those of %s, at any time: %s",
 		f.manager.name, rows.BridgeName, f.manager.remedy)
 	if f.allowManaged {
-		r.note("%s (accepted by uplink.allowManaged)", text)
+		r.addNote("%s (accepted by uplink.allowManaged)", text)
 		return
 	}
 	r.refuse("%s. If you know that it does not change the interface once it is configured, set uplink.allowManaged: true", text)

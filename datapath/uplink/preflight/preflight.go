@@ -55,7 +55,7 @@ func NewReport(nic, mode string) Report {
 
 // Bridge checks whether the NIC can be attached in mode bridge.
 func Bridge(ctx context.Context, n NIC) (Report, error) {
-	nic, f, err := survey(ctx, n)
+	nic, f, err := readHost(ctx, n)
 	if err == nil {
 		f.tentative, err = awaitAddresses(ctx, n.Name, f)
 	}
@@ -70,15 +70,15 @@ func Bridge(ctx context.Context, n NIC) (Report, error) {
 
 // Steer checks whether the NIC can be attached in mode steer.
 func Steer(ctx context.Context, n NIC) (Report, error) {
-	nic, f, err := survey(ctx, n)
+	nic, f, err := readHost(ctx, n)
 	if err != nil {
 		return Report{NIC: n.Name}, err
 	}
 	return judgeSteer(nic, f, n.Tunnels && n.Datapath == api.DatapathNetdev, steer.Probe(n.Pins)), nil
 }
 
-// survey reads what both modes need.
-func survey(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
+// readHost reads what both modes need.
+func readHost(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
 	nic, err := hoststate.Read(n.Name)
 	if err != nil {
 		return nic, nicFacts{}, err

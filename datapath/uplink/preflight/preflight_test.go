@@ -15,7 +15,7 @@ import (
 )
 
 func healthy() (hoststate.Link, nicFacts) {
-	nic := hoststate.Link{Place: hoststate.Place{Name: "eth0", Index: 2}, MAC: "02:00:00:00:00:11", MTU: 1500,
+	nic := hoststate.Link{Iface: hoststate.Iface{Name: "eth0", Index: 2}, MAC: "02:00:00:00:00:11", MTU: 1500,
 		Flags: unix.IFF_UP, Sysctls: map[string]string{hoststate.AddrGenMode: "0"}}
 	return nic, nicFacts{kind: "device", ether: true}
 }

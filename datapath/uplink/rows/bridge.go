@@ -271,7 +271,7 @@ func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 // megaflow for that may survive the revalidation that the new port causes, until the next one, half a second later.
 // Clearing protected on a Port causes a revalidation, and changes nothing else.
 func (db DB) Retranslate(ctx context.Context, b Bridge, nic string) error {
-	if err := db.WaitTaken(ctx); err != nil {
+	if err := db.WaitApplied(ctx); err != nil {
 		return err
 	}
 	s, err := db.Read(ctx, b, nic)
@@ -309,8 +309,8 @@ func (db DB) Remove(ctx context.Context, b Bridge) error {
 	return nil
 }
 
-// WaitTaken waits until ovs-vswitchd has applied what was written so far.
-func (db DB) WaitTaken(ctx context.Context) error {
+// WaitApplied waits until ovs-vswitchd has applied what was written so far.
+func (db DB) WaitApplied(ctx context.Context) error {
 	goal := -1
 	for {
 		// callLimit bounds it, not ctx: most of the wait is here, and the error would blame ovsdb-server.

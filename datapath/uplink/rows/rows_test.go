@@ -149,13 +149,13 @@ func TestWaitTaken(t *testing.T) {
 	must(t, db.Ensure(t.Context(), bridge(), "p0"))
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := db.WaitTaken(soon); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
+	if err := db.WaitApplied(soon); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
 		t.Errorf("of a stopped ovs-vswitchd it says: %v", err)
 	}
 	o.Vswitchd.Signal(syscall.SIGCONT)
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	must(t, db.WaitTaken(late))
+	must(t, db.WaitApplied(late))
 }
 
 // What ovs-vswitchd has dropped before it knew the NIC's port passes at once, and not with its next regular check.
@@ -166,7 +166,7 @@ func TestRetranslate(t *testing.T) {
 	db := Find(o.Dir)
 	must(t, db.Ensure(ctx, bridge(), "p0"))
 	must(t, db.AddNIC(ctx, bridge(), "p0"))
-	must(t, db.WaitTaken(ctx))
+	must(t, db.WaitApplied(ctx))
 	// The check that the port has caused is over.
 	o.Appctl("revalidator/wait")
 	o.Appctl("dpctl/add-flow", "in_port(1),packet_type(ns=0,id=0),eth(),eth_type(0x88cc)", "7")

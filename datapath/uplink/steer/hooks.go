@@ -111,8 +111,8 @@ func (c Config) detachTCX(h hook) error {
 	return nil
 }
 
-// strays returns Fairlead's links to the device that have no pin, or one in a file system that is not visible here.
-func (c Config) strays(h hook) (found []link.ID, err error) {
+// unpinned returns Fairlead's links to the device that have no pin, or one in a file system that is not visible here.
+func (c Config) unpinned(h hook) (found []link.ID, err error) {
 	if c.device(h) == 0 {
 		return nil, nil
 	}
@@ -161,8 +161,8 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 	return info.Name, nil
 }
 
-func (c Config) detachStrays(h hook) error {
-	all, err := c.strays(h)
+func (c Config) detachUnpinned(h hook) error {
+	all, err := c.unpinned(h)
 	errs := []error{err}
 	for _, id := range all {
 		l, err := link.NewFromID(id)

@@ -121,7 +121,7 @@ func (c *code) fromOthers(egress bool) {
 	c.add(asm.JEq.Imm(asm.R0, 0, "others"))
 	c.lookup(srcAt)
 	c.add(asm.JNE.Imm(asm.R0, 0, "others"))
-	c.tally(from, ToPods)
+	c.countFrame(from, ToPods)
 	c.redirect(c.port, transmit)
 
 	c.label("group")
@@ -131,12 +131,12 @@ func (c *code) fromOthers(egress bool) {
 	c.add(asm.JEq.Imm(asm.R0, 0, "others"))
 	c.lookup(srcAt)
 	c.add(asm.JNE.Imm(asm.R0, 0, "others"))
-	c.tally(from, ToBoth)
+	c.countFrame(from, ToBoth)
 	c.clone(c.port, transmit)
 	c.end(next)
 
 	c.label("others")
-	c.tally(from, others)
+	c.countFrame(from, others)
 	c.end(next)
 }
 
@@ -150,20 +150,20 @@ func (c *code) fromPods() {
 	c.add(asm.Mov.Imm(vlan, anyVLAN))
 	c.lookup(dstAt)
 	c.add(asm.JNE.Imm(asm.R0, 0, "host"))
-	c.tally(FromPods, ToUnderlay)
+	c.countFrame(FromPods, ToUnderlay)
 	c.redirect(c.nic, transmit)
 
 	c.label("host")
-	c.tally(FromPods, ToHost)
+	c.countFrame(FromPods, ToHost)
 	c.redirect(c.nic, ingest)
 
 	c.label("group")
-	c.tally(FromPods, ToBoth)
+	c.countFrame(FromPods, ToBoth)
 	c.clone(c.nic, ingest)
 	c.redirect(c.nic, transmit)
 
 	c.label("unsupported")
-	c.tally(FromPods, Dropped)
+	c.countFrame(FromPods, Dropped)
 	c.end(drop)
 }
 
@@ -234,8 +234,8 @@ func (c *code) lookupKey() {
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt), asm.FnMapLookupElem.Call())
 }
 
-// tally counts the frame. Counters are per CPU, and nothing else on the CPU can interrupt.
-func (c *code) tally(from From, to To) {
+// countFrame increments the counter of the frame. Counters are per CPU, and nothing else on the CPU can interrupt.
+func (c *code) countFrame(from From, to To) {
 	i := indexOf(from, to)
 	skip := "tallied " + from.String() + to.String()
 	c.add(asm.Mov.Imm(asm.R1, int32(i)), asm.StoreMem(asm.RFP, indexAt, asm.R1, asm.Word),

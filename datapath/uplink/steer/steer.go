@@ -65,7 +65,7 @@ func (c Config) Ensure() error {
 		if err := c.ensure(h, m); err != nil {
 			return fmt.Errorf("attaching a program at %s: %w", h.name, err)
 		}
-		if err := c.detachStrays(h); err != nil { // otherwise each broadcast would be duplicated
+		if err := c.detachUnpinned(h); err != nil { // otherwise each broadcast would be duplicated
 			return err
 		}
 	}
@@ -126,7 +126,7 @@ func (c Config) State() (s State, err error) {
 	}
 	stray := false
 	for _, h := range hooks() {
-		all, err := c.strays(h)
+		all, err := c.unpinned(h)
 		if err != nil {
 			return s, err
 		}
@@ -172,7 +172,7 @@ func (c Config) Remove() error {
 		errs = append(errs, fmt.Errorf("removing pinned objects: %w", err))
 	}
 	for _, h := range list {
-		errs = append(errs, c.detachStrays(h))
+		errs = append(errs, c.detachUnpinned(h))
 	}
 	return errors.Join(errs...)
 }
@@ -285,7 +285,7 @@ func (c Config) openMaps() (_ *openMaps, err error) {
 		}
 		*part.at = now
 		if old != nil {
-			if err := takeOver(now, old); err != nil {
+			if err := copyEntries(now, old); err != nil {
 				return nil, err
 			}
 			m.fresh = append(m.fresh, part)
@@ -355,8 +355,8 @@ func (c Config) existingMaps() (*openMaps, error) {
 	return m, nil
 }
 
-// takeOver copies the entries of a map with the same kind of entries.
-func takeOver(now, old *ebpf.Map) error {
+// copyEntries adds the entries of old, if they are of the same kind, and closes it.
+func copyEntries(now, old *ebpf.Map) error {
 	defer old.Close()
 	if old.KeySize() != now.KeySize() || old.ValueSize() != now.ValueSize() || now.Type() != ebpf.Hash {
 		return nil // the agent fills it; counters start at 0

@@ -27,8 +27,8 @@ type History struct {
 	restored int
 }
 
-// Note takes what was read about a Node.
-func (h *History) Note(o runtime.Object, happened watch.EventType) {
+// Record takes what was read about a Node.
+func (h *History) Record(o runtime.Object, happened watch.EventType) {
 	m, err := meta.Accessor(o)
 	if err != nil || happened == watch.Bookmark || happened == watch.Error {
 		return
@@ -54,8 +54,8 @@ func (h *History) Found() int {
 	return h.restored
 }
 
-// Look checks for a restored backup, which Found then counts. The error is the API server's.
-func (h *History) Look(ctx context.Context, client metadata.Interface) error {
+// Check looks for a restored backup, which Found then counts. The error is the API server's.
+func (h *History) Check(ctx context.Context, client metadata.Interface) error {
 	h.mu.Lock()
 	name, version := h.name, h.version
 	h.mu.Unlock()

@@ -47,29 +47,29 @@ func TestBackupIsRecognised(t *testing.T) {
 		restored int
 	}{
 		{"nothing was read", func(*History) {}, server{version: "1"}, 0},
-		{"the same", func(h *History) { h.Note(node("a", "9"), watch.Added) }, server{version: "9"}, 0},
-		{"newer, with one digit more", func(h *History) { h.Note(node("a", "9"), watch.Added) }, server{version: "10"}, 0},
-		{"older", func(h *History) { h.Note(node("a", "9"), watch.Added) }, server{version: "8"}, 1},
+		{"the same", func(h *History) { h.Record(node("a", "9"), watch.Added) }, server{version: "9"}, 0},
+		{"newer, with one digit more", func(h *History) { h.Record(node("a", "9"), watch.Added) }, server{version: "10"}, 0},
+		{"older", func(h *History) { h.Record(node("a", "9"), watch.Added) }, server{version: "8"}, 1},
 		{"older than the last change", func(h *History) {
-			h.Note(node("a", "7"), watch.Added)
-			h.Note(node("b", "5"), watch.Added)
-			h.Note(node("a", "9"), watch.Modified)
+			h.Record(node("a", "7"), watch.Added)
+			h.Record(node("b", "5"), watch.Added)
+			h.Record(node("a", "9"), watch.Modified)
 		}, server{version: "8"}, 1},
 		{"deleted, as is known", func(h *History) {
-			h.Note(node("a", "9"), watch.Added)
-			h.Note(node("a", "10"), watch.Deleted)
+			h.Record(node("a", "9"), watch.Added)
+			h.Record(node("a", "10"), watch.Deleted)
 		}, server{version: "8"}, 0},
 		{"another was deleted", func(h *History) {
-			h.Note(node("a", "9"), watch.Added)
-			h.Note(node("b", "8"), watch.Deleted)
+			h.Record(node("a", "9"), watch.Added)
+			h.Record(node("b", "8"), watch.Deleted)
 		}, server{version: "8"}, 1},
-		{"deleted, as is not known yet", func(h *History) { h.Note(node("a", "9"), watch.Added) }, server{}, 0},
-		{"a bookmark has no Node", func(h *History) { h.Note(node("", "99"), watch.Bookmark) }, server{version: "8"}, 0},
+		{"deleted, as is not known yet", func(h *History) { h.Record(node("a", "9"), watch.Added) }, server{}, 0},
+		{"a bookmark has no Node", func(h *History) { h.Record(node("", "99"), watch.Bookmark) }, server{version: "8"}, 0},
 	} {
 		var h History
 		c.note(&h)
 		for range 2 { // it is counted once
-			if err := h.Look(t.Context(), &c.server); err != nil {
+			if err := h.Check(t.Context(), &c.server); err != nil {
 				t.Errorf("%s: %v", c.what, err)
 			}
 		}
@@ -82,15 +82,15 @@ func TestBackupIsRecognised(t *testing.T) {
 // Two followers that look at the same time count a restored backup once, whatever one of them reads meanwhile.
 func TestBackupIsCountedOnce(t *testing.T) {
 	var h History
-	h.Note(node("a", "9"), watch.Added)
+	h.Record(node("a", "9"), watch.Added)
 	s := &server{version: "8"}
 	s.meanwhile = func() {
-		if err := h.Look(t.Context(), s); err != nil {
+		if err := h.Check(t.Context(), s); err != nil {
 			t.Error(err)
 		}
-		h.Note(node("a", "8"), watch.Added)
+		h.Record(node("a", "8"), watch.Added)
 	}
-	if err := h.Look(t.Context(), s); err != nil || h.Found() != 1 {
+	if err := h.Check(t.Context(), s); err != nil || h.Found() != 1 {
 		t.Errorf("found %d times, want once: %v", h.Found(), err)
 	}
 }
@@ -98,13 +98,13 @@ func TestBackupIsCountedOnce(t *testing.T) {
 // A server that does not answer has no other history.
 func TestNoAnswer(t *testing.T) {
 	var h History
-	h.Note(node("a", "9"), watch.Added)
+	h.Record(node("a", "9"), watch.Added)
 	s := &server{err: errors.New("no answer")}
-	if err := h.Look(t.Context(), s); !errors.Is(err, s.err) || h.Found() != 0 {
+	if err := h.Check(t.Context(), s); !errors.Is(err, s.err) || h.Found() != 0 {
 		t.Errorf("found %d times: %v", h.Found(), err)
 	}
 	s.err, s.version = nil, "8"
-	if err := h.Look(t.Context(), s); err != nil || h.Found() != 1 {
+	if err := h.Check(t.Context(), s); err != nil || h.Found() != 1 {
 		t.Errorf("when it answers: found %d times: %v", h.Found(), err)
 	}
 }

@@ -62,13 +62,13 @@ func (f ListedFlow) Packets() uint64 {
 
 // Idle returns for how long the flow has matched none, or has existed, in whole seconds; false if its statistics do not
 // say.
-func (f ListedFlow) Idle() (idle time.Duration, said bool) {
-	n, said := f.statistic(statsIdle)
-	return time.Duration(n>>32) * time.Second, said // nanoseconds follow, which Open vSwitch has as 0
+func (f ListedFlow) Idle() (idle time.Duration, known bool) {
+	n, known := f.statistic(statsIdle)
+	return time.Duration(n>>32) * time.Second, known // nanoseconds follow, which Open vSwitch has as 0
 }
 
 // statistic returns a statistic of 8 bytes.
-func (f ListedFlow) statistic(field byte) (value uint64, said bool) {
+func (f ListedFlow) statistic(field byte) (value uint64, known bool) {
 	for rest := f.stats[min(4, len(f.stats)):]; len(rest) >= 4; {
 		n := 4 + int(rest[3])
 		if n > len(rest) {

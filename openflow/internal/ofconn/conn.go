@@ -105,7 +105,7 @@ type Conn struct {
 	mu      sync.Mutex // guards what follows
 	err     error      // why the connection has ended
 	nextXID uint32
-	pending *exchange // nil if no call of Ask waits
+	pending *exchange // nil if no Call waits
 	packets func(Message)
 }
 
@@ -129,7 +129,7 @@ func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, LostAfter)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = sock.SetReadDeadline(time.Unix(1, 0)) })
-	err = c.greet(r)
+	err = c.exchangeHello(r)
 	if !stop() {
 		err = fmt.Errorf("the switch does not answer: %w", ctx.Err())
 	}
@@ -142,9 +142,9 @@ func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
 	return c, nil
 }
 
-// greet exchanges hellos. The switch's version field must be 1.5 or later: it then uses 1.5, the only version offered
-// to it.
-func (c *Conn) greet(r io.Reader) error {
+// exchangeHello sends a hello and reads the switch's. Its version field must be 1.5 or later: it then uses 1.5, the
+// only version offered to it.
+func (c *Conn) exchangeHello(r io.Reader) error {
 	// An element with the bitmap of versions (OpenFlow 1.5.1, 7.5.1).
 	versions := []byte{0, 1, 0, 8, 0, 0, 0, 1 << Version}
 	if err := c.write(Encode(hello, c.Reserve(1), versions)); err != nil {
@@ -174,19 +174,19 @@ func (c *Conn) Reserve(n int) uint32 {
 	return first
 }
 
-// AskOne is Ask for one request. The transaction ID after its own must be reserved too.
-func (c *Conn) AskOne(ctx context.Context, xid uint32, request []byte) ([]Message, error) {
-	return c.Ask(ctx, xid, xid+1, slices.Values([][]byte{request}))
+// CallOne is Call for one request. The transaction ID after its own must be reserved too.
+func (c *Conn) CallOne(ctx context.Context, xid uint32, request []byte) ([]Message, error) {
+	return c.Call(ctx, xid, xid+1, slices.Values([][]byte{request}))
 }
 
 // batch is how much is written to the switch at once.
 const batch = 1 << 16
 
-// Ask sends requests and returns all replies. Their transaction IDs are from first to before barrier, which must be
+// Call sends requests and returns all replies. Their transaction IDs are from first to before barrier, which must be
 // reserved too: the switch replies to the barrier when it has processed everything before, so every error has arrived
 // by then. A request is no longer used when the next is requested: one buffer is enough for all, and the switch
 // processes the first while others are encoded. One call at a time.
-func (c *Conn) Ask(ctx context.Context, first, barrier uint32, requests iter.Seq[[]byte]) ([]Message, error) {
+func (c *Conn) Call(ctx context.Context, first, barrier uint32, requests iter.Seq[[]byte]) ([]Message, error) {
 	x := &exchange{first: first, barrier: barrier, done: make(chan struct{})}
 	c.await(x)
 	defer c.await(nil)
@@ -307,39 +307,39 @@ func Read(r io.Reader) (Message, error) {
 	return m, nil
 }
 
-// askAgain is the time from an echo request to the next check: the reply, which arrives at once, is ProbeAfter old
+// probeInterval is the time from an echo request to the next check: the reply, which arrives at once, is ProbeAfter old
 // then.
-const askAgain = ProbeAfter + ProbeAfter/8
+const probeInterval = ProbeAfter + ProbeAfter/8
 
 // watch answers the switch's echo requests and ends the connection when the switch has been silent for too long, and
 // was sent an echo request since: a process that was suspended has not received anything either. It wakes up no sooner
 // than necessary: an idle agent has hardly anything else to do.
 func (c *Conn) watch() {
-	look := time.NewTimer(ProbeAfter)
-	defer look.Stop()
-	asked := time.Duration(-1) // when the switch was asked last
+	timer := time.NewTimer(ProbeAfter)
+	defer timer.Stop()
+	probed := time.Duration(-1) // when the switch was probed last
 	for {
 		select {
 		case <-c.done:
 			return
 		case m := <-c.echo:
 			_ = c.write(Encode(EchoReply, m.XID, m.Body))
-		case <-look.C:
+		case <-timer.C:
 			now, heard := time.Since(c.opened), time.Duration(c.heard.Load())
 			switch silence := now - heard; {
-			case silence >= LostAfter && asked > heard:
+			case silence >= LostAfter && probed > heard:
 				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
 					silence.Round(time.Second)))
 			case silence >= ProbeAfter:
-				wait := askAgain
-				if asked > heard {
+				wait := probeInterval
+				if probed > heard {
 					wait = min(wait, LostAfter-silence)
 				}
-				asked = now
+				probed = now
 				_ = c.write(Encode(echoRequest, c.Reserve(1), nil))
-				look.Reset(wait)
+				timer.Reset(wait)
 			default:
-				look.Reset(ProbeAfter - silence)
+				timer.Reset(ProbeAfter - silence)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// A switch that answers gets an echo request once per askAgain, and the connection to a silent one ends at LostAfter.
+// A switch that answers gets an echo request per probeInterval, and the connection to a silent one ends at LostAfter.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -28,7 +28,7 @@ func TestWatch(t *testing.T) {
 				c.heard.Store(int64(time.Since(c.opened)))
 			}
 		}
-		if most := int(time.Minute/askAgain) + 3; asks > most {
+		if most := int(time.Minute/probeInterval) + 3; asks > most {
 			t.Errorf("in a minute, and until the connection ended, the switch got %d echo requests, want at most %d", asks, most)
 		}
 		if silent := time.Since(answered); silent != LostAfter {

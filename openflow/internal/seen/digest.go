@@ -10,8 +10,8 @@ type Digest struct {
 	parts int
 }
 
-// Anew returns the Digest of no parts. It can be compared with d.
-func (d *Digest) Anew() *Digest {
+// NewEmpty returns the Digest of no parts. It can be compared with d.
+func (d *Digest) NewEmpty() *Digest {
 	e := &Digest{}
 	e.hash.SetSeed(d.hash.Seed())
 	return e
@@ -27,5 +27,5 @@ func (d *Digest) Add(pieces ...[]byte) {
 	d.parts++
 }
 
-// Equal reports whether d and e, one created by the other's Anew, are of the same parts.
+// Equal reports whether d and e, one created by the other's NewEmpty, are of the same parts.
 func (d *Digest) Equal(e *Digest) bool { return d.sum == e.sum && d.parts == e.parts }

@@ -5,7 +5,7 @@ import "testing"
 func TestDigest(t *testing.T) {
 	var d Digest
 	of := func(parts ...string) *Digest {
-		e := d.Anew()
+		e := d.NewEmpty()
 		for _, p := range parts {
 			e.Add([]byte(p[:1]), []byte(p[1:]))
 		}

@@ -19,53 +19,53 @@ func (f *Flows) Found() <-chan struct{} { return f.policies.tightened.found }
 // EndFound ends the connections that were found, and reports whether a round has something to report about it.
 func (f *Flows) EndFound(ctx context.Context) (due bool) {
 	now := time.Now()
-	if f.policies.tightened.take(now, func(p part) error { return f.end(ctx, now, p) }) {
-		f.cutDone(ctx)
+	if f.policies.tightened.take(now, func(p part) error { return f.endDenied(ctx, now, p) }) {
+		f.deniedScanned(ctx)
 	}
-	if f.leftover.unseen.take(now, func(p part) error { return f.takeGone(ctx, now, p) }) && !f.servicesUnread() {
+	if f.leftover.unseen.take(now, func(p part) error { return f.flushUnseen(ctx, now, p) }) && !f.servicesUnread() {
 		f.findUnseen(ctx, now)
 	}
-	f.logTrouble()
+	f.logScanErrors()
 	return f.policies.tightened.due(now) || f.leftover.unseen.due(now)
 }
 
-// cut begins to end the connections that the rules now deny; all others continue. What counts are the rules at the time
-// when a connection is found. A starting agent examines all connections, so a cut that was interrupted by the agent's
-// end need not be remembered.
-func (f *Flows) cut(ctx context.Context) {
+// scanDenied begins to find and end the connections that the rules now deny; all others continue. What counts are the
+// rules at the time when a connection is found. A starting agent examines all connections, so a scan that was
+// interrupted by the agent's end need not be remembered.
+func (f *Flows) scanDenied(ctx context.Context) {
 	if f.policies.rules == nil {
 		return
 	}
 	now, s := time.Now(), &f.policies.tightened
-	s.now = s.now || f.outlived(now)
+	s.now = s.now || f.recheckDue(now)
 	s.start(ctx, now, f.policies.rules.Zones(), func(ctx context.Context, zone uint16,
 		yield func(vswitchd.Connection) error) error {
 		return vswitchd.EachConnection(ctx, f.runDir, f.datapath, zone, yield)
 	})
 }
 
-// outlived reports whether it is time to check whether connections that were ended long ago still exist.
-func (f *Flows) outlived(now time.Time) bool {
+// recheckDue reports whether it is time to check whether connections that were ended long ago still exist.
+func (f *Flows) recheckDue(now time.Time) bool {
 	s := &f.policies.tightened
-	return f.policies.rules != nil && s.again.IsZero() && !s.busy() && f.policies.rules.Outlived(now)
+	return f.policies.rules != nil && s.again.IsZero() && !s.busy() && f.policies.rules.RecheckDue(now)
 }
 
-// cutDone stops dropping connections that conntrack no longer has, and begins with those that have become denied
+// deniedScanned stops dropping connections that conntrack no longer has, and begins with those that have become denied
 // meanwhile.
-func (f *Flows) cutDone(ctx context.Context) {
+func (f *Flows) deniedScanned(ctx context.Context) {
 	if f.sw == nil {
 		return // the next round examines all connections
 	}
-	f.policies.rules.Seen(f.policies.tightened.last)
+	f.policies.rules.ScanDone(f.policies.tightened.last)
 	if err := f.syncEnded(ctx); err != nil {
 		f.policies.tightened.retry(time.Now())
 		return
 	}
-	f.cut(ctx)
+	f.scanDenied(ctx)
 }
 
-// end makes the switch drop the packets of connections that the rules deny, and removes them from conntrack.
-func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
+// endDenied makes the switch drop the packets of connections that the rules deny, and removes them from conntrack.
+func (f *Flows) endDenied(ctx context.Context, now time.Time, p part) error {
 	if f.sw == nil {
 		return ErrNoSwitch
 	}
@@ -102,22 +102,22 @@ func (f *Flows) syncEnded(ctx context.Context) error {
 	return err
 }
 
-// unended says which connections could not be ended, or not yet; nil if all were.
-func (f *Flows) unended() (err error) {
+// scanErrors says which connections could not be ended, or not yet; nil if all were.
+func (f *Flows) scanErrors() (err error) {
 	now := time.Now()
-	if why := f.policies.tightened.tell(now); why != nil {
+	if why := f.policies.tightened.report(now); why != nil {
 		err = fmt.Errorf("connections that policies deny may continue: %w", why)
 	}
-	if why := f.leftover.unseen.tell(now); why != nil {
+	if why := f.leftover.unseen.report(now); why != nil {
 		err = errors.Join(err, fmt.Errorf("clients of Services may still send to endpoints that are gone: %w", why))
 	}
 	return err
 }
 
-// logTrouble logs why connections cannot be ended, when that begins.
-func (f *Flows) logTrouble() {
-	for s, message := range map[*survey]string{&f.policies.tightened: "connections that policies deny may continue, will retry",
-		&f.leftover.unseen: mayGoOn} {
+// logScanErrors logs why connections cannot be ended, when that begins.
+func (f *Flows) logScanErrors() {
+	for s, message := range map[*scan]string{&f.policies.tightened: "connections that policies deny may continue, will retry",
+		&f.leftover.unseen: staleEndpoints} {
 		if s.failed != nil && !s.logged {
 			f.log.Error(s.failed, message, "interval", staleFor)
 		}

@@ -26,33 +26,33 @@ type Suspect struct {
 	Why string
 }
 
-// Looks remembers since when owners have appeared to be gone. The zero value is ready to use.
-type Looks struct{ since map[string]look }
+// Tracker remembers since when owners have appeared to be gone. The zero value is ready to use.
+type Tracker struct{ since map[string]suspicion }
 
-// look is the first check that found an owner gone, and the version of the allocation then.
-type look struct {
+// suspicion is the first check that found an owner gone, and the version of the allocation then.
+type suspicion struct {
 	uid, version, why string
 	at                time.Duration
 }
 
-// Again takes all suspects found at the time now, and returns those that have been suspect in every call for at least
+// Due takes all suspects found at the time now, and returns those that have been suspect in every call for at least
 // grace. One that was changed since, or has another reason, starts again. now is monotonic: the time since the process
 // started.
-func (l *Looks) Again(now, grace time.Duration, suspects []Suspect) (due []Suspect) {
-	before := l.since
-	l.since = make(map[string]look, len(suspects))
+func (t *Tracker) Due(now, grace time.Duration, suspects []Suspect) (due []Suspect) {
+	before := t.since
+	t.since = make(map[string]suspicion, len(suspects))
 	for _, s := range suspects {
-		seen := look{uid: string(s.UID), version: s.ResourceVersion, why: s.Why, at: now}
+		seen := suspicion{uid: string(s.UID), version: s.ResourceVersion, why: s.Why, at: now}
 		if b, ok := before[s.Name]; ok && b.uid == seen.uid && b.version == seen.version && b.why == seen.why {
 			seen.at = b.at
 			if now-b.at >= grace {
 				due = append(due, s)
 			}
 		}
-		l.since[s.Name] = seen
+		t.since[s.Name] = seen
 	}
 	return due
 }
 
 // Any reports whether there are suspects.
-func (l *Looks) Any() bool { return len(l.since) > 0 }
+func (t *Tracker) Any() bool { return len(t.since) > 0 }

@@ -11,11 +11,11 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// surveyTimeout bounds the list of one zone: with 250,000 connections it takes seconds, and more while ovs-vswitchd is
-// busy. surveyLate is how long a survey may take before that is reported.
+// scanTimeout bounds the list of one zone: with 250,000 connections it takes seconds, and more while ovs-vswitchd is
+// busy. scanLate is how long a scan may take before that is reported.
 const (
-	surveyTimeout = time.Minute
-	surveyLate    = 5 * time.Second
+	scanTimeout = time.Minute
+	scanLate    = 5 * time.Second
 )
 
 // partSize is how many connections are handed over at a time: as many as the loop can judge without delaying a pod.
@@ -45,9 +45,9 @@ func (t *twice) retry(now time.Time) { t.now, t.again = true, now.Add(staleFor) 
 // due reports whether it is time for the second run, or for a retry.
 func (t *twice) due(now time.Time) bool { return !t.again.IsZero() && now.After(t.again) }
 
-// survey lists the connections of conntrack zones, in parallel to the rounds, and hands them over in parts. Each survey
+// scan lists the connections of conntrack zones, in parallel to the rounds, and hands them over in parts. Each scan
 // is repeated once when the datapath must have caught up (staleFor), and again after an error.
-type survey struct {
+type scan struct {
 	twice
 	// found is notified when a part can be taken.
 	found signal.Signal
@@ -55,13 +55,13 @@ type survey struct {
 	began time.Time // zero: none is running
 	last  time.Time // when the last one began
 	end   context.CancelFunc
-	// broken is why the findings of this survey could not be processed, failed why the last one did not achieve its
+	// broken is why the findings of this scan could not be processed, failed why the last one did not achieve its
 	// purpose.
-	broken, failed error
-	told, logged   bool // that it failed, or takes long
+	broken, failed   error
+	reported, logged bool // that it failed, or takes long
 }
 
-// part is some of what a survey found; the last has no connections.
+// part is some of what a scan found; the last has no connections.
 type part struct {
 	zone uint16
 	all  []vswitchd.Connection
@@ -69,19 +69,19 @@ type part struct {
 	err  error
 }
 
-// newSurvey returns one that notifies found.
-func newSurvey(found signal.Signal) survey { return survey{found: found, parts: make(chan part, 1)} }
+// newScan returns one that notifies found.
+func newScan(found signal.Signal) scan { return scan{found: found, parts: make(chan part, 1)} }
 
-func (s *survey) busy() bool { return !s.began.IsZero() }
+func (s *scan) busy() bool { return !s.began.IsZero() }
 
-// due reports whether it is time for a survey, or to report the outcome of the last one.
-func (s *survey) due(now time.Time) bool {
-	return !s.busy() && s.twice.due(now) || s.told != (s.trouble(now) != nil)
+// due reports whether it is time for a scan, or to report the outcome of the last one.
+func (s *scan) due(now time.Time) bool {
+	return !s.busy() && s.twice.due(now) || s.reported != (s.problem(now) != nil)
 }
 
-// start begins a survey of zones if one is due and none is running. list calls its argument with each relevant
+// start begins a scan of zones if one is due and none is running. list calls its argument with each relevant
 // connection of a zone.
-func (s *survey) start(ctx context.Context, now time.Time, zones []uint16,
+func (s *scan) start(ctx context.Context, now time.Time, zones []uint16,
 	list func(ctx context.Context, zone uint16, yield func(vswitchd.Connection) error) error) {
 	if s.busy() || !s.begin(now) {
 		return
@@ -99,9 +99,9 @@ func (s *survey) start(ctx context.Context, now time.Time, zones []uint16,
 }
 
 // zone hands over the connections of one zone.
-func (s *survey) zone(ctx context.Context, zone uint16,
+func (s *scan) zone(ctx context.Context, zone uint16,
 	list func(context.Context, uint16, func(vswitchd.Connection) error) error) error {
-	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
 	var found []vswitchd.Connection
 	put := func() error {
@@ -126,9 +126,9 @@ func (s *survey) zone(ctx context.Context, zone uint16,
 	return err
 }
 
-// take calls each with a part that has been found, and reports whether that was the end of a survey in which nothing
-// failed. After an error of each, the survey ends and is repeated.
-func (s *survey) take(now time.Time, each func(part) error) (done bool) {
+// take calls each with a part that has been found, and reports whether that was the end of a scan in which nothing
+// failed. After an error of each, the scan ends and is repeated.
+func (s *scan) take(now time.Time, each func(part) error) (done bool) {
 	select {
 	case p := <-s.parts:
 		if !p.last {
@@ -138,14 +138,14 @@ func (s *survey) take(now time.Time, each func(part) error) (done bool) {
 			}
 			return false
 		}
-		return s.over(now, p.err)
+		return s.finish(now, p.err)
 	default:
 		return false
 	}
 }
 
-// over records how a survey ended.
-func (s *survey) over(now time.Time, err error) (done bool) {
+// finish records how a scan ended.
+func (s *scan) finish(now time.Time, err error) (done bool) {
 	s.end()
 	s.last, s.began, s.failed = s.began, time.Time{}, cmp.Or(s.broken, err)
 	if s.failed != nil {
@@ -154,23 +154,23 @@ func (s *survey) over(now time.Time, err error) (done bool) {
 	return s.failed == nil
 }
 
-// trouble returns why the survey's purpose is not achieved yet; nil if it is, or if the survey is in time.
-func (s *survey) trouble(now time.Time) error {
-	if took := now.Sub(s.began); s.failed == nil && s.busy() && took > surveyLate {
+// problem returns why the scan's purpose is not achieved yet; nil if it is, or if the scan is in time.
+func (s *scan) problem(now time.Time) error {
+	if took := now.Sub(s.began); s.failed == nil && s.busy() && took > scanLate {
 		return fmt.Errorf("ovs-vswitchd has been listing connections for %s", took.Round(time.Second))
 	}
 	return s.failed
 }
 
-// tell returns trouble, and notes that it is reported.
-func (s *survey) tell(now time.Time) error {
-	err := s.trouble(now)
-	s.told = err != nil
+// report returns the problem, and notes that it is reported.
+func (s *scan) report(now time.Time) error {
+	err := s.problem(now)
+	s.reported = err != nil
 	return err
 }
 
-// stop ends a survey, and returns when it has ended. It is not repeated.
-func (s *survey) stop() {
+// stop ends a scan, and returns when it has ended. It is not repeated.
+func (s *scan) stop() {
 	if !s.busy() {
 		return
 	}

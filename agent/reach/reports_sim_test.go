@@ -47,7 +47,7 @@ func TestNobodyElseKnows(t *testing.T) {
 		w.run(115 * time.Second)
 		w.wantNothingTold(t, "the other of two nodes may restart")
 		w.run(15 * time.Second)
-		if len(w.told) == 0 {
+		if len(w.reported) == 0 {
 			t.Error("no agent reports a node that is silent for two minutes")
 		}
 	})

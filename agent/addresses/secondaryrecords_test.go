@@ -19,7 +19,7 @@ import (
 // The addresses of containers outlive the agent. A newer agent's file is read; one that a full disk has truncated, or
 // that another program has written, is named and does not prevent the others from being read.
 func TestLiving(t *testing.T) {
-	l := living{dir: filepath.Join(t.TempDir(), "not", "yet")}
+	l := secondaryRecords{dir: filepath.Join(t.TempDir(), "not", "yet")}
 	if err := l.load(); err != nil || len(l.all()) != 0 {
 		t.Fatalf("without a directory: %v, %v", l.all(), err)
 	}
@@ -42,7 +42,7 @@ func TestLiving(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next := living{dir: l.dir}
+	next := secondaryRecords{dir: l.dir}
 	if err := next.load(); err == nil || strings.Count(err.Error(), "is not a valid record of a container's addresses") != 3 {
 		t.Errorf("the damaged files are reported as %v", err)
 	}
@@ -77,13 +77,13 @@ func TestInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics("test"),
-			Registry: attachments.New(nil, "br-int", "now", &attachments.Recorded{})}, living: living{dir: t.TempDir()},
+			Registry: attachments.New(nil, "br-int", "now", &attachments.Recorded{})}, secondaries: secondaryRecords{dir: t.TempDir()},
 			allocator: allocator.New(allocator.Config{Store: store, Node: "me", Log: logr.Discard()})}
 		owner := api.AllocationOwner{ContainerID: "c1", IfName: "net1", Network: "red", IPAMOnly: true, Netns: c.netns,
 			BootID: c.boot, Node: "me"}
-		err = p.living.load()
+		err = p.secondaries.load()
 		if err == nil {
-			err = p.living.keep(owner, []allocator.Address{{Prefix: netip.MustParsePrefix("10.1.0.7/24"), Pool: "p", Scope: "red"}})
+			err = p.secondaries.keep(owner, []allocator.Address{{Prefix: netip.MustParsePrefix("10.1.0.7/24"), Pool: "p", Scope: "red"}})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestInUse(t *testing.T) {
 			t.Errorf("%s: there are %d allocations, %v", what, len(held), err)
 		}
 		err = p.restoreSecondaries(t.Context(), nil)
-		_, known := p.living.all()[attachments.HostOf(owner)]
+		_, known := p.secondaries.all()[attachments.HostOf(owner)]
 		if lives := c.lives || c.name != lost; err != nil || known != lives {
 			t.Errorf("%s: it is known what it was given: %t, want %t, %v", what, known, lives, err)
 		}

@@ -39,20 +39,20 @@ const (
 
 // watch is what is known about a path in addition to its packets.
 type watch struct {
-	evidence pure.Evidence
-	at       time.Time // when collecting the evidence began
-	age      time.Duration
-	judged   pure.State // what was known about the path then
-	host     pure.Host
-	verdict  pure.Verdict
-	told     pure.State    // what was known about the path when the verdict was new
-	weighed  pure.Evidence // of the verdict
-	lacking  time.Time     // since when this node has had no tunnel, or no Open vSwitch
-	broken   time.Time     // since when the verdict has been that the path is broken
-	well     time.Time     // since when both directions have worked
-	vague    time.Time     // since when the reported cause has no longer been found
-	doubted  time.Time     // since when a fault has not been reported because the evidence is old
-	deaf     time.Time     // until when none of several nodes were heard
+	evidence        pure.Evidence
+	at              time.Time // when collecting the evidence began
+	age             time.Duration
+	judged          pure.State // what was known about the path then
+	host            pure.Host
+	verdict         pure.Verdict
+	verdictState    pure.State    // what was known about the path when the verdict was new
+	verdictEvidence pure.Evidence // of the verdict
+	cannotSendSince time.Time     // since when this node has had no tunnel, or no Open vSwitch
+	broken          time.Time     // since when the verdict has been that the path is broken
+	workingSince    time.Time     // since when both directions have worked
+	causeLostSince  time.Time     // since when the reported cause has no longer been found
+	doubted         time.Time     // since when a fault has not been reported because the evidence is old
+	noneHeardAt     time.Time     // until when none of several nodes were heard
 }
 
 // examined is the evidence about a path.
@@ -61,8 +61,8 @@ type examined struct {
 	pure.Evidence
 }
 
-// look judges all paths, publishes the findings, and has paths that do not work examined.
-func (t *talk) look(ctx context.Context, now time.Time) {
+// evaluate judges all paths, publishes the findings, and has paths that do not work examined.
+func (t *session) evaluate(ctx context.Context, now time.Time) {
 	var doubtful []path
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
@@ -77,7 +77,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 		t.observe(p, now)
 		t.judge(p, counts, now)
 	}
-	t.tell(now)
+	t.publishFindings(now)
 	if len(doubtful) == 0 || !t.busy.IsZero() {
 		return
 	}
@@ -104,8 +104,8 @@ func (w *watch) due(s pure.State, now time.Time) bool {
 }
 
 // count counts the nodes that are probed.
-func (t *talk) count(now time.Time) pure.Counts {
-	asked, heard, pinged, silent := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+func (t *session) count(now time.Time) pure.Counts {
+	probed, heard, pinged, silent := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
 		if s.From != pure.Fails && s.From != pure.Unknown || s.Away || t.peers[p].evidence.PodsPass() {
@@ -113,35 +113,35 @@ func (t *talk) count(now time.Time) pure.Counts {
 		} else if t.notReady(p.node) {
 			continue
 		}
-		asked[p.node] = true
+		probed[p.node] = true
 		switch t.peers[p].evidence.Echo {
 		case pure.Answered:
 			pinged[p.node] = true
-		case pure.NotHeard:
+		case pure.NoReply:
 			silent[p.node] = true
 		}
 	}
-	return pure.Counts{Peers: len(asked), Heard: len(heard), Pinged: len(pinged), Silent: len(silent)}
+	return pure.Counts{Peers: len(probed), Heard: len(heard), Pinged: len(pinged), Silent: len(silent)}
 }
 
 // judge says what is wrong with a path, from the evidence that there is.
-func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
+func (t *session) judge(to path, counts pure.Counts, now time.Time) {
 	p := t.peers[to]
 	e := p.evidence
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
-	p.host.Seen(e.NotReady, now)
+	p.host.SetNotReady(e.NotReady, now)
 	silent := p.host.Silent(&p.Link, now)
 	e.Quiet, e.Lasting = silent >= pure.Quiet*t.Interval, silent >= pure.Lasting*t.Interval
 	e.Long = p.Silent(now) >= pure.Grace*t.Interval
-	e.Runs = p.word.Runs(&p.Link, now)
-	e.Tap = p.looked.seen
-	if e.Tap.Unheld != "" && t.hears(wayOf(t.Board.Load(), to).to.Is4(), now) {
+	e.Runs = p.reports.HeardBy(&p.Link, now)
+	e.Tap = p.captureState.seen
+	if e.Tap.Unheld != "" && t.receivesOver(deliveryOf(t.Board.Load(), to).to.Is4(), now) {
 		e.Tap.Unheld = "" // something on the path translates it, for all
 	}
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
-	tunnelled := wayOf(s, to).tunnelled
-	why, brief := p.lacks(s, tunnelled, now)
+	tunnelled := deliveryOf(s, to).tunnelled
+	why, brief := p.cannotSend(s, tunnelled, now)
 	if !brief {
 		e.NoTunnel = why
 	}
@@ -149,7 +149,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		e.Tunnel = carriedBy(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	if counts.Heard == 0 && counts.Peers > 1 {
-		p.deaf = now
+		p.noneHeardAt = now
 	}
 	before := p.verdict
 	v := pure.Judge(e)
@@ -158,30 +158,31 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	}
 	if !p.verdict.Broken {
 		p.doubted = time.Time{}
-	} else if !before.Broken && (p.mends(now) || !p.confirmed(now)) {
+	} else if !before.Broken && (p.recovering(now) || !p.confirmed(now)) {
 		p.verdict = before
 	}
 	if p.verdict.Text == v.Text {
-		p.told = e.State
+		p.verdictState = e.State
 	}
 	t.log(to, before, now)
 	if e.State.Works() { // what was seen is outdated
-		p.watch = watch{verdict: p.verdict, told: p.told, lacking: p.lacking, broken: p.broken, well: p.well}
+		p.watch = watch{verdict: p.verdict, verdictState: p.verdictState, cannotSendSince: p.cannotSendSince,
+			broken: p.broken, workingSince: p.workingSince}
 		e = pure.Evidence{State: e.State}
 	}
-	p.weighed = e
+	p.verdictEvidence = e
 }
 
-// hears reports whether packets arrive over IPv4, or IPv6, from any other node.
-func (t *talk) hears(ipv4 bool, now time.Time) bool {
+// receivesOver reports whether packets arrive over IPv4, or IPv6, from any other node.
+func (t *session) receivesOver(ipv4 bool, now time.Time) bool {
 	return slices.ContainsFunc(t.queue, func(q path) bool {
 		from := t.peers[q].State(now).From
-		return from != pure.Fails && from != pure.Unknown && wayOf(t.Board.Load(), q).to.Is4() == ipv4
+		return from != pure.Fails && from != pure.Unknown && deliveryOf(t.Board.Load(), q).to.Is4() == ipv4
 	})
 }
 
 // log logs a new or changed fault, and one that is resolved.
-func (t *talk) log(to path, before pure.Verdict, now time.Time) {
+func (t *session) log(to path, before pure.Verdict, now time.Time) {
 	p := t.peers[to]
 	switch {
 	case p.verdict.Broken && !before.Broken:
@@ -207,28 +208,28 @@ func (p *peer) confirmed(now time.Time) bool {
 	return false
 }
 
-// mends reports whether this end has heard other nodes again for less time than it takes a path to fail. Those that are
-// still silent have no fault of their own: paths recover one after the other.
-func (p *peer) mends(now time.Time) bool {
-	return p.verdict.Cause == pure.CauseNotFound && now.Sub(p.deaf) < p.Silence()
+// recovering reports whether this end has heard other nodes again for less time than it takes a path to fail. Those
+// that are still silent have no fault of their own: paths recover one after the other.
+func (p *peer) recovering(now time.Time) bool {
+	return p.verdict.Cause == pure.CauseNotFound && now.Sub(p.noneHeardAt) < p.Silence()
 }
 
-// lacks says why this node cannot send on the path. That counts as a cause only when it lasts as long as it takes a
-// path to fail: while Open vSwitch restarts, nodes that are not heard may be down.
-func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why string, brief bool) {
+// cannotSend says why this node cannot send on the path. That counts as a cause only when it lasts as long as it takes
+// a path to fail: while Open vSwitch restarts, nodes that are not heard may be down.
+func (p *peer) cannotSend(s *status.Status, tunnelled bool, now time.Time) (why string, brief bool) {
 	switch {
 	case s.OVSDown != nil:
 		why = s.OVSDown.Error()
 	case tunnelled && s.NoTunnel != nil:
 		why = s.NoTunnel.Error()
 	default:
-		p.lacking = time.Time{}
+		p.cannotSendSince = time.Time{}
 		return "", false
 	}
-	if p.lacking.IsZero() {
-		p.lacking = now
+	if p.cannotSendSince.IsZero() {
+		p.cannotSendSince = now
 	}
-	return why, now.Sub(p.lacking) < p.Silence()
+	return why, now.Sub(p.cannotSendSince) < p.Silence()
 }
 
 // hold keeps a finding until the path has worked for as long as it takes to fail: on a path that loses nearly all
@@ -237,11 +238,12 @@ func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why strin
 // even if it is no longer known: paths recover one after the other. A verdict that a direction fails is not kept once
 // that direction works, nor one that nothing at all is heard once something is.
 func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
-	well := s.Works()
-	wellFor := lasts(&p.well, well, now)
-	vague := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound && !p.told.Mended(s)
-	vagueFor := lasts(&p.vague, vague, now)
-	recent := well && wellFor < p.Silence() || vague && vagueFor < p.Silence()
+	works := s.Works()
+	worksFor := lasts(&p.workingSince, works, now)
+	lost := v.Broken && v.Cause == pure.CauseNotFound && p.verdict.Cause != pure.CauseNotFound &&
+		!p.verdictState.Recovered(s)
+	lostFor := lasts(&p.causeLostSince, lost, now)
+	recent := works && worksFor < p.Silence() || lost && lostFor < p.Silence()
 	undecided := v.Cause == pure.CauseNone && s.Doubtful()
 	again := s.From == pure.Works && s.To == pure.Unknown && !p.verdict.Cause.Silent()
 	if p.verdict.Broken && (recent || again || undecided) {
@@ -264,8 +266,8 @@ func lasts(at *time.Time, is bool, now time.Time) time.Duration {
 // states are in order, the worst last. From lossy on, the path is broken.
 func states() []string { return []string{"reached", "unknown", "away", "lossy", "narrow", "broken"} }
 
-// tell publishes the findings.
-func (t *talk) tell(now time.Time) {
+// publishFindings publishes the state of all paths.
+func (t *session) publishFindings(now time.Time) {
 	nodes := map[string]int{} // the worst state of the paths to each, as an index of states
 	r := api.AgentReach{Problem: t.problem}
 	for _, to := range t.queue {
@@ -273,11 +275,11 @@ func (t *talk) tell(now time.Time) {
 		s, v := p.State(now), p.verdict
 		state, how := "unknown", ""
 		f := api.ReachFinding{Node: to.node, Family: to.family(), FromThere: string(s.From), ToThere: string(s.To),
-			Since: p.well, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen}
+			Since: p.workingSince, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen}
 		switch {
 		case v.Broken:
 			state, how = "broken", s.How(v.Cause)
-			f.Since, f.Address = p.broken, wayOf(t.Board.Load(), to).to
+			f.Since, f.Address = p.broken, deliveryOf(t.Board.Load(), to).to
 			r.Findings = append(r.Findings, f)
 		case v.Cause != pure.CauseNone:
 			state = "away"
@@ -305,7 +307,7 @@ func (t *talk) tell(now time.Time) {
 
 // path is what is published about p.
 func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
-	e, tunnel := p.weighed, ""
+	e, tunnel := p.verdictEvidence, ""
 	if e.Tunnel != "" {
 		tunnel = kind + ", " + e.Tunnel
 	}
@@ -315,7 +317,7 @@ func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
 }
 
 // examined records evidence. Whether a node answers applies to all paths to it.
-func (t *talk) examined(found []examined, now time.Time) {
+func (t *session) examined(found []examined, now time.Time) {
 	began := t.busy
 	t.busy = time.Time{}
 	for _, f := range found {
@@ -330,7 +332,7 @@ func (t *talk) examined(found []examined, now time.Time) {
 				p.evidence, p.at, p.judged = f.Evidence, began, p.State(now)
 			}
 			if q.node == f.node {
-				p.host.Asked(f.Echo, now)
+				p.host.Pinged(f.Echo, now)
 			}
 		}
 	}
@@ -352,23 +354,23 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 		e.rules, e.known = ruleset(ctx, e.cfg)
 		e.read = time.Now()
 	}
-	var asking sync.WaitGroup
+	var running sync.WaitGroup
 	for i, p := range paths {
 		out[i].path = p
-		asking.Go(func() {
-			w := wayOf(s, p)
-			if out[i].EndEcho = e.pingAsPod(ctx, p.addr); out[i].EndEcho == pure.NotHeard && w.gateway.IsValid() {
+		running.Go(func() {
+			w := deliveryOf(s, p)
+			if out[i].EndEcho = e.pingAsPod(ctx, p.addr); out[i].EndEcho == pure.NoReply && w.gateway.IsValid() {
 				out[i].GatewayEcho = e.pingAsPod(ctx, w.gateway)
 			}
 			if !w.to.IsValid() {
-				out[i].Echo = pure.CannotAsk
+				out[i].Echo = pure.CannotPing
 				return
 			}
 			out[i].UnderlaySize, out[i].NoCarrier = w.size, noCarrier(s.Transport.Name)
 			switch out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo {
 			case pure.Answered:
 				out[i].FullEcho = ping(ctx, w.to, w.size)
-			case pure.NotHeard:
+			case pure.NoReply:
 				out[i].NoGateway = noGateway(ctx, s.Transport.Name)
 			}
 			if e.known && w.tunnelled {
@@ -376,7 +378,7 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 			}
 		})
 	}
-	asking.Wait()
+	running.Wait()
 	return out
 }
 
@@ -406,20 +408,20 @@ func carriedBy(t nat.Tunnel) string {
 	return fmt.Sprintf("%s port %d", t.Protocol, t.Port)
 }
 
-// way describes how packets of a path are sent.
-type way struct {
+// delivery describes how packets of a path are sent.
+type delivery struct {
 	to        netip.Addr // the node's own address; invalid: unknown
 	size      int        // of full-size packets to pods there, in bytes
 	tunnelled bool
 	gateway   netip.Addr // of the pods there
 }
 
-func wayOf(s *status.Status, p path) way {
+func deliveryOf(s *status.Status, p path) delivery {
 	peer, found := peerIn(s.Peers, p.node)
 	if !found {
-		return way{}
+		return delivery{}
 	}
-	w := way{to: peer.Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
+	w := delivery{to: peer.Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
 	for _, c := range peer.PodCIDRs {
 		if !c.Contains(p.addr) {
 			continue
@@ -437,13 +439,13 @@ func wayOf(s *status.Status, p path) way {
 
 // pingAsPod pings an address of another node's podCIDR from this node's end.
 func (e *examiner) pingAsPod(ctx context.Context, to netip.Addr) pure.Answer {
-	answer := pure.CannotAsk
+	answer := pure.CannotPing
 	err := link.Within(e.netns, func() error {
 		answer = ping(ctx, to, echoSize)
 		return nil
 	})
 	if err != nil {
-		return pure.CannotAsk
+		return pure.CannotPing
 	}
 	return answer
 }
@@ -454,9 +456,9 @@ func ping(ctx context.Context, to netip.Addr, size int) pure.Answer {
 		return pure.Answered
 	}
 	if ctx.Err() != nil {
-		return pure.CannotAsk
+		return pure.CannotPing
 	}
-	return pure.NotHeard
+	return pure.NoReply
 }
 
 // ruleset reads the nftables rules in the network namespace of the tunnel's packets.

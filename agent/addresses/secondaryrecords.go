@@ -21,33 +21,33 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// livingDir records the addresses that containers of this node got for interfaces that another plugin creates, one file
-// each: nothing else on the node records them, and their allocations may be lost.
-const livingDir = "/var/lib/fairlead/secondary-addresses"
+// secondaryDir records the addresses that containers of this node got for interfaces that another plugin creates, one
+// file each: nothing else on the node records them, and their allocations may be lost.
+const secondaryDir = "/var/lib/fairlead/secondary-addresses"
 
-// livingFile is the content of one file. Unknown fields come from a newer agent, and are ignored.
-type livingFile struct {
+// secondaryRecord is the content of one file. Unknown fields come from a newer agent, and are ignored.
+type secondaryRecord struct {
 	Owner api.AllocationOwner `json:"owner"`
 	// Pools are the IPPools of the addresses, by the names of their allocations.
 	Pools map[string]string `json:"pools"`
 }
 
-// living are the files in livingDir. A file exists from before the ADD is answered until the address is released, or
-// its container is gone.
-type living struct {
+// secondaryRecords are the files in secondaryDir. A file exists from before the ADD is answered until the address is
+// released, or its container is gone.
+type secondaryRecords struct {
 	dir string
 
 	mu sync.Mutex
-	of map[string]livingFile // by file name, from attachments.HostOf
+	of map[string]secondaryRecord // by file name, from attachments.HostOf
 }
 
-func (l *living) path(host string) string { return filepath.Join(l.dir, host+".json") }
+func (l *secondaryRecords) path(host string) string { return filepath.Join(l.dir, host+".json") }
 
 // load reads all files. Invalid ones, such as a full disk leaves behind, are named in the error and left out.
-func (l *living) load() error {
+func (l *secondaryRecords) load() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of = map[string]livingFile{}
+	l.of = map[string]secondaryRecord{}
 	entries, err := os.ReadDir(l.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -58,7 +58,7 @@ func (l *living) load() error {
 		if !ok {
 			continue
 		}
-		var f livingFile
+		var f secondaryRecord
 		data, err := os.ReadFile(l.path(host))
 		if err == nil {
 			err = json.Unmarshal(data, &f)
@@ -76,8 +76,8 @@ func (l *living) load() error {
 }
 
 // keep records what an owner was given.
-func (l *living) keep(o api.AllocationOwner, given []allocator.Address) error {
-	f := livingFile{o, map[string]string{}}
+func (l *secondaryRecords) keep(o api.AllocationOwner, given []allocator.Address) error {
+	f := secondaryRecord{o, map[string]string{}}
 	for _, g := range given {
 		f.Pools[allocation.Name(g.Scope, g.Prefix.Addr())] = g.Pool
 	}
@@ -100,7 +100,7 @@ func (l *living) keep(o api.AllocationOwner, given []allocator.Address) error {
 
 // forget removes the file of an owner that no longer has an address. If that fails, the file is removed when its
 // container is gone.
-func (l *living) forget(host string) error {
+func (l *secondaryRecords) forget(host string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.of, host)
@@ -111,32 +111,32 @@ func (l *living) forget(host string) error {
 }
 
 // all are the files by their names.
-func (l *living) all() map[string]livingFile {
+func (l *secondaryRecords) all() map[string]secondaryRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.of)
 }
 
 // with returns the file of the owner that has the address of that allocation.
-func (l *living) with(name string) (f livingFile, found bool) {
+func (l *secondaryRecords) with(name string) (f secondaryRecord, found bool) {
 	for _, f := range l.all() {
 		if _, has := f.Pools[name]; has {
 			return f, true
 		}
 	}
-	return livingFile{}, false
+	return secondaryRecord{}, false
 }
 
-// livesOn reports whether the owner's container may still be there.
-func (p *Addresses) livesOn(o api.AllocationOwner) bool {
+// containerMayExist reports whether the owner's container may still be there.
+func (p *Addresses) containerMayExist(o api.AllocationOwner) bool {
 	return o.BootID == p.Registry.BootID && !netnsGone(o.Netns)
 }
 
 // inUse implements allocator.InUse: an address whose allocation is gone, but whose container still exists, is not
 // allocated to another.
 func (p *Addresses) inUse(ctx context.Context, name string) (*api.IPAllocation, error) {
-	f, found := p.living.with(name)
-	if !found || !p.livesOn(f.Owner) {
+	f, found := p.secondaries.with(name)
+	if !found || !p.containerMayExist(f.Owner) {
 		return nil, nil
 	}
 	_, addr, err := allocation.ParseName(name)
@@ -151,13 +151,13 @@ func (p *Addresses) inUse(ctx context.Context, name string) (*api.IPAllocation, 
 
 // restoreSecondary recreates a lost allocation of an interface that another plugin created, unless a request for it is
 // in progress.
-func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name string) error {
+func (p *Addresses) restoreSecondary(ctx context.Context, f secondaryRecord, name string) error {
 	host := attachments.HostOf(f.Owner)
 	if !p.Registry.Locks.TryLock(host) {
 		return nil
 	}
 	defer p.Registry.Locks.Unlock(host)
-	if _, still := p.living.all()[host]; !still {
+	if _, still := p.secondaries.all()[host]; !still {
 		return nil
 	}
 	scope, addr, err := allocation.ParseName(name)
@@ -186,9 +186,9 @@ func (p *Addresses) restoreSecondaries(ctx context.Context, held []api.IPAllocat
 		has[h.Name+" "+attachments.HostOf(h.Spec.Owner)] = true
 	}
 	var errs []error
-	for host, f := range p.living.all() {
-		if !p.livesOn(f.Owner) {
-			if err := p.living.forget(host); err != nil {
+	for host, f := range p.secondaries.all() {
+		if !p.containerMayExist(f.Owner) {
+			if err := p.secondaries.forget(host); err != nil {
 				errs = append(errs, fmt.Errorf("removing the record of a deleted container's addresses: %w", err))
 			}
 			continue

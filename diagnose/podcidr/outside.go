@@ -16,21 +16,21 @@ type PodAddress struct {
 	IPs       []netip.Addr
 }
 
-// Strays finds pods outside podCIDR: their address is in a podCIDR that their node had before.
-func Strays(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
-	stray := map[string][]string{}
+// OutsidePods finds pods outside podCIDR: their address is in a podCIDR that their node had before.
+func OutsidePods(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
+	byNode := map[string][]string{}
 	for _, p := range pods {
 		n := nodes[p.Node]
 		outside := func(a netip.Addr) bool {
 			return !slices.ContainsFunc(n.PodCIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
 		}
 		if len(n.PodCIDRs) > 0 && slices.ContainsFunc(p.IPs, outside) {
-			stray[p.Node] = append(stray[p.Node], p.Pod)
+			byNode[p.Node] = append(byNode[p.Node], p.Pod)
 		}
 	}
 	var out []report.Finding
 	for _, n := range sorted(nodes) {
-		list := slices.Sorted(slices.Values(stray[n.Name]))
+		list := slices.Sorted(slices.Values(byNode[n.Name]))
 		if len(list) == 0 {
 			continue
 		}

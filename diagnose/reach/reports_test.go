@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// told are when others have heard the peer, in seconds after this end last did, and when that was reported.
-type told struct{ heard, said float64 }
+// heardReport are when others have heard the peer, in seconds after this end last did, and when that was reported.
+type heardReport struct{ heard, said float64 }
 
 // What others report counts once they have heard the peer for as long as it takes to find a path broken, and while they
 // still hear it.
 func TestWord(t *testing.T) {
-	every := func(first, last float64) (out []told) {
+	every := func(first, last float64) (out []heardReport) {
 		for at := first; at <= last; at += 2 {
-			out = append(out, told{at, at + 1})
+			out = append(out, heardReport{at, at + 1})
 		}
 		return out
 	}
 	for _, c := range []struct {
-		name  string
-		words []told
-		at    float64
-		runs  bool
+		name    string
+		reports []heardReport
+		at      float64
+		runs    bool
 	}{
 		{"no other has heard it", nil, 30, false},
 		{"it is heard all the time", every(4, 29), 30, true},
@@ -31,10 +31,10 @@ func TestWord(t *testing.T) {
 		{"its agent has just started", every(100, 109), 110, false},
 		{"and runs for a while", every(100, 111), 112, true},
 		{"it has stopped", every(4, 18), 30, false},
-		{"it was heard when the silence began", []told{{2, 9}, {12, 13}}, 14, false},
-		{"and before", []told{{-1, 5}, {-1, 9}, {12, 13}}, 14, false},
+		{"it was heard when the silence began", []heardReport{{2, 9}, {12, 13}}, 14, false},
+		{"and before", []heardReport{{-1, 5}, {-1, 9}, {12, 13}}, 14, false},
 		{"it was heard before it restarted, and after", slices.Concat(every(4, 8), every(100, 101)), 101, false},
-		{"what is said late is of its time", []told{{4, 5}, {15, 40}}, 41, false},
+		{"what is said late is of its time", []heardReport{{4, 5}, {15, 40}}, 41, false},
 	} {
 		l := Link{Interval: 2 * time.Second}
 		began := time.Unix(1e9, 0)
@@ -45,22 +45,22 @@ func TestWord(t *testing.T) {
 		for s := 2.0; s <= c.at; s += 2 {
 			l.Next(after(s))
 		}
-		var w Word
-		for _, v := range c.words {
-			w.Heard(&l, "node c", after(v.heard))
+		var r Reports
+		for _, v := range c.reports {
+			r.Add(&l, "node c", after(v.heard))
 		}
-		if by := w.Runs(&l, after(c.at)); (by != "") != c.runs {
+		if by := r.HeardBy(&l, after(c.at)); (by != "") != c.runs {
 			t.Errorf("%s: heard by %q, want %v", c.name, by, c.runs)
 		}
 		l.Receive(Packet{Seq: 2, Interval: 2 * time.Second}, after(c.at))
-		if by := w.Runs(&l, after(c.at+1)); by != "" {
+		if by := r.HeardBy(&l, after(c.at+1)); by != "" {
 			t.Errorf("%s: it is heard here, and %q is asked", c.name, by)
 		}
 		for s := c.at + 3; s < c.at+20; s += 2 {
 			l.Next(after(s))
-			w.Heard(&l, "node c", after(s))
+			r.Add(&l, "node c", after(s))
 		}
-		if w.Runs(&l, after(c.at+20)) == "" {
+		if r.HeardBy(&l, after(c.at+20)) == "" {
 			t.Errorf("%s: it is silent again, and heard by another all the time", c.name)
 		}
 	}

@@ -46,15 +46,15 @@ func (p path) family() string {
 // peer is what is known about a path.
 type peer struct {
 	pure.Link
-	conn socket // nil before the first packet
-	word pure.Word
-	asks uint64 // about which node, according to its last packet
+	conn       socket // nil before the first packet
+	reports    pure.Reports
+	askedAbout uint64 // about which node, according to its last packet
 	watch
-	looked
+	captureState
 }
 
-// talk is the exchange of probes of an end. One goroutine owns it.
-type talk struct {
+// session is the exchange of probes of an end. One goroutine owns it.
+type session struct {
 	*Prober
 	end
 	network
@@ -79,7 +79,7 @@ type pacing struct {
 	next time.Time // when the next is due
 }
 
-// network is how a talk uses the node's network: it reads received packets, opens sockets to other ends, collects
+// network is how a session uses the node's network: it reads received packets, opens sockets to other ends, collects
 // evidence about paths, and begins captures of their packets.
 type network struct {
 	read    func(now time.Time) []heard
@@ -90,29 +90,29 @@ type network struct {
 	open    func(s *status.Status, to path) tap
 }
 
-func newTalk(p *Prober, e end) *talk {
-	looks := &examiner{cfg: p.Config, netns: e.netns}
-	t := &talk{Prober: p, end: e, done: make(chan []examined, 1), peers: map[path]*peer{}}
-	t.network = network{dial: dial, connect: connect, examine: looks.examine, open: t.openTap}
+func newSession(p *Prober, e end) *session {
+	examiner := &examiner{cfg: p.Config, netns: e.netns}
+	t := &session{Prober: p, end: e, done: make(chan []examined, 1), peers: map[path]*peer{}}
+	t.network = network{dial: dial, connect: connect, examine: examiner.examine, open: t.openTap}
 	return t
 }
 
 // run exchanges probes until ctx ends. The calling thread is in the end's namespace, and stays there.
-func (t *talk) run(ctx context.Context) error {
+func (t *session) run(ctx context.Context) error {
 	var inboxes []inbox
-	var halls []*hall
+	var listeners []*listener
 	for _, a := range t.addrs {
 		i, err := listen(a)
 		if err != nil {
 			return err
 		}
 		defer i.Close()
-		h, err := receiveAt(a)
+		l, err := listenTCP(a)
 		if err != nil {
 			return err
 		}
-		defer h.Close()
-		inboxes, halls = append(inboxes, i), append(halls, h)
+		defer l.Close()
+		inboxes, listeners = append(inboxes, i), append(listeners, l)
 	}
 	t.read = func(now time.Time) (all []heard) {
 		for _, i := range inboxes {
@@ -122,8 +122,8 @@ func (t *talk) run(ctx context.Context) error {
 	}
 	own := pure.NameHash(t.NodeName)
 	t.serve = func(now time.Time) {
-		for _, h := range halls {
-			h.serve(own, func(a netip.Addr) string { return t.ends[a] }, now.Add(incomingFor*t.Interval), now)
+		for _, l := range listeners {
+			l.serve(own, func(a netip.Addr) string { return t.ends[a] }, now.Add(incomingFor*t.Interval), now)
 		}
 	}
 	t.loop(ctx)
@@ -132,12 +132,12 @@ func (t *talk) run(ctx context.Context) error {
 
 // loop exchanges probes on open sockets. It works in pulses: each wake-up of the agent costs as much as several
 // packets, and a packet that is read half a second later means the same.
-func (t *talk) loop(ctx context.Context) {
+func (t *session) loop(ctx context.Context) {
 	defer t.leave()
 	t.choose(time.Now())
-	pulse, look := time.NewTicker(t.pulse()), time.NewTicker(time.Second)
+	pulse, second := time.NewTicker(t.tick()), time.NewTicker(time.Second)
 	defer pulse.Stop()
-	defer look.Stop()
+	defer second.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,22 +149,22 @@ func (t *talk) loop(ctx context.Context) {
 			t.sendDue(now)
 			t.serve(now)
 			t.transfers(now)
-		case now := <-look.C:
+		case now := <-second.C:
 			t.choose(now)
-			t.look(ctx, now)
+			t.evaluate(ctx, now)
 		case found := <-t.done:
 			t.examined(found, time.Now())
 		}
 	}
 }
 
-func (t *talk) pulse() time.Duration { return t.Interval / 4 }
+func (t *session) tick() time.Duration { return t.Interval / 4 }
 
 // sendDue sends the packets that are due by now, one per step. Those of a time in which the agent did not run are
 // skipped.
-func (t *talk) sendDue(now time.Time) {
+func (t *session) sendDue(now time.Time) {
 	t.followOVS(now)
-	if earliest := now.Add(-t.pulse()); !t.next.After(earliest) {
+	if earliest := now.Add(-t.tick()); !t.next.After(earliest) {
 		t.next = earliest.Add(1)
 	}
 	for ; !t.next.After(now) && len(t.queue) > 0; t.next = t.next.Add(t.step) {
@@ -173,7 +173,7 @@ func (t *talk) sendDue(now time.Time) {
 }
 
 // followOVS notes that Open vSwitch has stopped or started.
-func (t *talk) followOVS(now time.Time) {
+func (t *session) followOVS(now time.Time) {
 	start := t.Board.Load().OVSStart
 	if start == t.ovs {
 		return
@@ -185,11 +185,11 @@ func (t *talk) followOVS(now time.Time) {
 }
 
 // choose decides on which paths to send.
-func (t *talk) choose(now time.Time) {
-	t.follow(now)
-	asked, asking := t.whom(now)
+func (t *session) choose(now time.Time) {
+	t.updateNodes(now)
+	chosen, probing := t.selectNodes(now)
 	t.queue = t.queue[:0]
-	for _, node := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(asked, asking)))) {
+	for _, node := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(chosen, probing)))) {
 		for _, a := range endsOf(t.peer(node)) {
 			if t.hasFamily(a) {
 				t.queue = append(t.queue, path{node, a})
@@ -201,7 +201,7 @@ func (t *talk) choose(now time.Time) {
 		if t.peers[p] == nil {
 			t.peers[p] = &peer{}
 		}
-		t.peers[p].Asked = slices.Contains(asked, p.node)
+		t.peers[p].Initiates = slices.Contains(chosen, p.node)
 	}
 	t.setPaces(now)
 	maps.DeleteFunc(t.peers, func(p path, known *peer) bool {
@@ -213,29 +213,29 @@ func (t *talk) choose(now time.Time) {
 	})
 }
 
-// whom returns the nodes that this one probes, because their names select them, or did when a path failed, or traffic
-// to them is unanswered, or on request; and those that probe this one.
-func (t *talk) whom(now time.Time) (asked, asking []string) {
+// selectNodes returns the nodes that this one probes, because their names select them, or did when a path failed, or
+// traffic to them is unanswered, or on request; and those that probe this one.
+func (t *session) selectNodes(now time.Time) (chosen, probing []string) {
 	var failing []string
 	for p, known := range t.peers {
-		if known.Asks(now) {
-			asking = append(asking, p.node)
+		if known.PeerInitiates(now) {
+			probing = append(probing, p.node)
 		}
 		// A node that only the other end has chosen is not kept: it is silent because it no longer probes. A node whose
 		// packets are late is kept until its state is decided.
 		bad := known.State(now).Doubtful() || known.Undecided(now)
-		if known.Asked && bad && !slices.Contains(t.wanted, p.node) {
+		if known.Initiates && bad && !slices.Contains(t.wanted, p.node) {
 			failing = append(failing, p.node)
 		}
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	asked = slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))])
-	return slices.Concat(asked, t.suspected(asked, now), t.requests(now), t.beside(now)), asking
+	chosen = slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))])
+	return slices.Concat(chosen, t.suspected(chosen, now), t.requests(now), t.neighboursOfSilent(now)), probing
 }
 
 // names are those of all nodes that may have an agent, with this one.
-func (t *talk) names() []string {
+func (t *session) names() []string {
 	names := append(make([]string, 0, len(t.nodes)+1), t.NodeName)
 	for _, p := range t.nodes {
 		if p.NoAgent == "" {
@@ -245,27 +245,27 @@ func (t *talk) names() []string {
 	return names
 }
 
-// beside are nodes that hear the silent ones, if these run. Other neighbours hear a silent neighbour; a silent partner,
-// or a node that is probed on request, is perhaps heard by none of the nodes that are probed.
-func (t *talk) beside(now time.Time) (out []string) {
+// neighboursOfSilent are nodes that hear the silent ones, if these run. Other neighbours hear a silent neighbour; a
+// silent partner, or a node that is probed on request, is perhaps heard by none of the nodes that are probed.
+func (t *session) neighboursOfSilent(now time.Time) (out []string) {
 	var silent []string
 	for p, known := range t.peers {
 		near := slices.Contains(t.wanted[:min(pure.Neighbours, len(t.wanted))], p.node)
-		if known.Asked && !near && known.Missing(now) && known.Silent(now) < pure.Grace*t.Interval {
+		if known.Initiates && !near && known.Missing(now) && known.Silent(now) < pure.Grace*t.Interval {
 			silent = append(silent, p.node)
 		}
 	}
 	slices.Sort(silent)
 	for _, node := range slices.Compact(silent) {
 		if len(out) < mostBeside {
-			out = append(out, pure.Beside(node, t.names())...)
+			out = append(out, pure.NeighboursOf(node, t.names())...)
 		}
 	}
 	return out
 }
 
 // peer is the node of that name; the zero value if there is none.
-func (t *talk) peer(node string) desired.Peer {
+func (t *session) peer(node string) desired.Peer {
 	p, _ := peerIn(t.nodes, node)
 	return p
 }
@@ -281,10 +281,10 @@ func peerIn(nodes []desired.Peer, name string) (p desired.Peer, found bool) {
 	return p, found
 }
 
-func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
+func (t *session) notReady(node string) bool { return t.peer(node).NotReady }
 
-// follow updates the nodes that may have an agent, and those that the names select, if that has changed.
-func (t *talk) follow(now time.Time) {
+// updateNodes updates the nodes that may have an agent, and those that the names select, if that has changed.
+func (t *session) updateNodes(now time.Time) {
 	board, epoch := t.Board.Load(), now.Truncate(pure.Epoch)
 	nodes := board.Peers
 	if t.problem = removed(board.Snapshot, t.NodeName); t.problem != "" {
@@ -336,18 +336,18 @@ func endsOf(p desired.Peer) (out []netip.Addr) {
 	return out
 }
 
-func (t *talk) hasFamily(a netip.Addr) bool {
+func (t *session) hasFamily(a netip.Addr) bool {
 	return slices.ContainsFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
 }
 
-// own is this end's address of the same family; it must exist.
-func (t *talk) own(a netip.Addr) netip.Addr {
+// ownAddr is this end's address of the same family; it must exist.
+func (t *session) ownAddr(a netip.Addr) netip.Addr {
 	return t.addrs[slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })]
 }
 
 // receive processes a packet. One that is not from a node's end, or not for this one, is dropped: table 0 ensures that
 // only that node can send with its end's address.
-func (t *talk) receive(h heard) {
+func (t *session) receive(h heard) {
 	node, known := t.ends[h.from]
 	if !known || h.packet.From != pure.NameHash(node) || h.packet.To != pure.NameHash(t.NodeName) {
 		t.Metrics.Reach.Packets.WithLabelValues("ignored").Inc()
@@ -355,32 +355,32 @@ func (t *talk) receive(h heard) {
 	}
 	t.Metrics.Reach.Packets.WithLabelValues("heard").Inc()
 	p := path{node, h.from}
-	if t.peers[p] == nil && !h.packet.Asks {
+	if t.peers[p] == nil && !h.packet.Initiates {
 		return // the last packets of a node that this end no longer probes
 	}
-	if t.peers[p] == nil { // packets are sent to it from the next look on
+	if t.peers[p] == nil { // packets are sent to it from the next second on
 		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
 	}
 	t.peers[p].Receive(h.packet, h.at)
-	t.peers[p].asks = h.packet.About
-	t.hearOf(p, h)
+	t.peers[p].askedAbout = h.packet.About
+	t.recordReports(p, h)
 }
 
-// hearOf records what a packet says about silent nodes: the one that it is about, and its sender, which is up though
-// its other family may be silent.
-func (t *talk) hearOf(from path, h heard) {
+// recordReports records what a packet says about silent nodes: the one that it is about, and its sender, which is up
+// though its other family may be silent.
+func (t *session) recordReports(from path, h heard) {
 	for q, silent := range t.peers {
 		switch {
 		case q.node == from.node && q != from && !h.packet.Leaving:
-			silent.word.Heard(&silent.Link, "this node, by "+from.family()+",", h.at)
+			silent.reports.Add(&silent.Link, "this node, by "+from.family()+",", h.at)
 		case h.packet.Other.Node != 0 && h.packet.Other.Node == pure.NameHash(q.node):
-			silent.word.Heard(&silent.Link, "node "+from.node, h.at.Add(-h.packet.Other.Age))
+			silent.reports.Add(&silent.Link, "node "+from.node, h.at.Add(-h.packet.Other.Age))
 		}
 	}
 }
 
 // question is the node that the next packet of a path asks about: each silent one in turn; 0: none.
-func (t *talk) question(to path, now time.Time) uint64 {
+func (t *session) question(to path, now time.Time) uint64 {
 	var silent []uint64
 	for _, q := range t.queue {
 		if q.node == to.node || !t.peers[q].Missing(now) {
@@ -397,7 +397,7 @@ func (t *talk) question(to path, now time.Time) uint64 {
 }
 
 // answer is what was heard here from the node with that hash, in any family.
-func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
+func (t *session) answer(about uint64, now time.Time) (o pure.Other) {
 	for q, known := range t.peers {
 		age, of := known.HeardAgo(now)
 		if about != 0 && of && pure.NameHash(q.node) == about && (o.Node == 0 || age < o.Age) {
@@ -409,7 +409,7 @@ func (t *talk) answer(about uint64, now time.Time) (o pure.Other) {
 
 // send sends the next packet of a path, from another port than the last: the path's own, or one that the kernel
 // chooses.
-func (t *talk) send(to path, now time.Time, leaving bool) {
+func (t *session) send(to path, now time.Time, leaving bool) {
 	p := t.peers[to]
 	if p == nil {
 		return
@@ -424,12 +424,12 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 	packet := p.Next(now)
 	packet.From, packet.To = pure.NameHash(t.NodeName), pure.NameHash(to.node)
 	packet.MTU, packet.Leaving = uint16(min(t.mtu, 1<<16-1)), leaving
-	packet.About, packet.Other = t.question(to, now), t.answer(p.asks, now)
+	packet.About, packet.Other = t.question(to, now), t.answer(p.askedAbout, now)
 	size := 0
 	if packet.Full {
 		size = t.fullSize(to, p)
 	}
-	conn, err := t.dial(netip.AddrPortFrom(t.own(to.addr), packet.Port()), to.addr)
+	conn, err := t.dial(netip.AddrPortFrom(t.ownAddr(to.addr), packet.Port()), to.addr)
 	if err == nil {
 		p.conn = conn
 		_, err = conn.Write(packet.Append(nil, size))
@@ -442,7 +442,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 }
 
 // fullSize is the longest payload that pods of both nodes can send.
-func (t *talk) fullSize(to path, p *peer) int {
+func (t *session) fullSize(to path, p *peer) int {
 	mtu := t.mtu
 	if theirs := p.PeerMTU(); theirs > 0 {
 		mtu = min(mtu, theirs)
@@ -454,7 +454,7 @@ func (t *talk) fullSize(to path, p *peer) int {
 }
 
 // leave informs all that this end stops.
-func (t *talk) leave() {
+func (t *session) leave() {
 	for _, to := range t.queue {
 		t.send(to, time.Now(), true)
 	}
