@@ -10,9 +10,11 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// bothStacks runs a test in worlds of one family, and of two.
+// bothStacks runs a test in worlds of one family, and of two, which includes the first: with -short only in these.
 func bothStacks(t *testing.T, test func(t *testing.T, newWorld func(n int) *world)) {
-	t.Run("single-stack", func(t *testing.T) { test(t, newWorld) })
+	if !testing.Short() {
+		t.Run("single-stack", func(t *testing.T) { test(t, newWorld) })
+	}
 	t.Run("dual-stack", func(t *testing.T) {
 		test(t, func(n int) *world {
 			w := newWorld(n)

@@ -140,6 +140,9 @@ func TestNoHalfRelease(t *testing.T) {
 // Two copies of the source in different directories make the same files: programs, chart, manifest, lists, notes. The
 // image's packages are left out; docs/release.md says how to compare all of it.
 func TestTwoDirectoriesOneRelease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a release twice: make test")
+	}
 	// The working copy may belong to another user, as in a container.
 	tracked := command(t, "../..", nil, "git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard")
 	var sums, programs [2]string
