@@ -33,8 +33,9 @@ SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
 # This many packages are tested at once, since tests mostly wait. The slowest come first, in this order.
 AT_ONCE ?= 3
-LONGEST := ./test/crash ./agent/reach ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
-	./controller ./test/bridged ./test/chain ./ctl ./test/lab ./ipam/pool ./datapath/nat ./ipam/allocator
+LONGEST := ./test/suite ./test/crash ./test/kube ./datapath/uplink ./test/bridged ./test/pools ./test/lab/lab ./kube/inputs \
+	./agent/reach ./controller ./ctl ./datapath/nat ./test/chain ./build/ovs ./datapath/wire ./test/lab ./diagnose/podcidr \
+	./build/release ./test/alarms ./ipam/pool ./ipam/allocator
 
 IMAGE ?= fairlead/fairlead:dev
 # An SSH key, or a public key whose private key is in ssh-agent.
