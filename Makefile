@@ -142,7 +142,7 @@ e2e-kernel: root deps build image once ## the default installation on the kernel
 	cat out/e2e-kernel/*.txt; exit $$failed
 
 test-unit: ## the tests that need neither root nor cluster programs
-	ALLOW_SKIP=1 go run ./test/summary -short -vet=off -ldflags=-w -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
+	ALLOW_SKIP=1 go run ./test/summary -short -vet=off -ldflags=-w -p 4 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
 
 manifests: ## build/manifests/fairlead.yaml, the schema and the table of its values, from the chart
 	go test ./test/chart -count=1 -run '^TestSchema$$' -update
