@@ -41,7 +41,9 @@ func TestRootPreflight(t *testing.T) {
 		{"nexthop add id 7 via 192.0.2.2 dev eth0", "", ""},
 		{"route add 10.9.0.0/16 nhid 7", "route del 10.9.0.0/16", "nexthop object"},
 	} {
-		f.node.IP(c.do)
+		if f.node.IP(c.do); strings.HasPrefix(c.do, "-6 addr add") {
+			f.settle()
+		}
 		r := look()
 		if (c.want == "") != (len(r.Refused) == 0) || !strings.Contains(strings.Join(r.Refused, "\n"), c.want) {
 			t.Errorf("ip %s: refused %q, want %q", c.do, r.Refused, c.want)

@@ -98,6 +98,13 @@ func (f *fixture) boot(config string) {
 	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
 	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
 	f.batch(config)
+	f.settle()
+}
+
+// settle waits until the kernel has done what configuring interfaces leaves to its work queues, such as the local route of
+// an IPv6 address.
+func (f *fixture) settle() {
+	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, "links up, IPv6 addresses in use, each with its route in table local", func() bool {
 		addresses := f.node.IP("-6 -o addr")
 		routes := f.node.IP("-6 route show table local type local")
