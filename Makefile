@@ -31,8 +31,10 @@ export FAIRLEAD_TEST_LINUX ?= $(LINUX)
 # Lint vets. Without debug information, linking a package's tests takes a quarter less time, and stack traces are the same.
 SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
-# This many packages are tested at once, since tests mostly wait. The slowest come first, in this order.
-AT_ONCE ?= 3
+# This many packages are tested at once, since tests mostly wait, and of the second pass, each in a guest with a processor
+# of its own. The slowest come first, in this order.
+AT_ONCE ?= 4
+GUESTS ?= 3
 LONGEST := ./test/suite ./test/crash ./test/kube ./datapath/uplink ./test/bridged ./test/pools ./test/lab/lab ./kube/inputs \
 	./agent/reach ./controller ./ctl ./datapath/nat ./test/chain ./build/ovs ./datapath/wire ./test/lab ./diagnose/podcidr \
 	./build/release ./test/alarms ./ipam/pool ./ipam/allocator
@@ -42,7 +44,7 @@ IMAGE ?= fairlead/fairlead:dev
 SIGN_KEY ?=
 
 .PHONY: help manifests build image release \
-	test-in-container deps root once plugins test test-image test-ovs test-kernel e2e e2e-upgrade e2e-kernel test-unit lint scan soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+	test-in-container deps root once plugins test test-userspace test-image test-ovs test-kernel e2e e2e-upgrade e2e-kernel test-unit lint scan soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -79,14 +81,15 @@ root:
 once: ## build what is built once per machine: the kernel in which tests run, Kubernetes, Helm, Multus, containerd 2.3, Open vSwitch 3.5
 	go run ./test/once
 
+# Two passes run at the same time, as tests mostly wait; with NAMED each line of output begins with the pass.
+NAMED ?=
+named = $(if $(NAMED),2>&1 | sed -u 's/^/$(1): /')
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1; OVS=3.5
-	@failed=0; \
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 20m \
-		-skip '^TestE2E' $(LONGEST) ./... \
-		|| failed=1; \
-	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-ovs || failed=1; \
-	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-kernel || failed=1; \
-	exit $$failed
+	@$(MAKE) --no-print-directory -k -j2 $(if $(OVS),test-userspace,NAMED=1 test-userspace test-kernel test-ovs)
+
+test-userspace: root deps build plugins once ## only its first pass: the userspace datapath, and all that needs none
+	@set -o pipefail; FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 40m \
+		-skip '^TestE2E' $(LONGEST) ./... $(call named,userspace)
 
 # The packages that talk to Open vSwitch themselves, and a lab on each datapath, in three minutes. "make test OVS=3.5"
 # runs everything on the userspace datapath.
@@ -94,17 +97,19 @@ OVS_TESTS := ./datapath/ovsdb ./agent/apply ./policy/compile ./openflow/... ./da
 OVS_LABS := ^TestRoot(Services|TunnelBelievesNodesOnly)$$
 test-ovs: OVS := 3.5
 test-ovs: root deps build once ## some tests on Open vSwitch 3.5, the version in the image
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 10m $(OVS_TESTS)
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 10m -run '$(OVS_LABS)' ./test/suite
+	@set -o pipefail; { failed=0; \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 10m $(OVS_TESTS) || failed=1; \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 10m -run '$(OVS_LABS)' ./test/suite || failed=1; \
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 15m \
-		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRootNetwork$$' ./test/suite
+		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRootNetwork$$' ./test/suite || failed=1; \
+	exit $$failed; } $(call named,Open vSwitch $(OVS))
 
 plugins: ## bin/cni: the reference plugins with which Fairlead is tested as IPAM plugin
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
 test-kernel: root deps build plugins once ## the datapath tests on the kernel datapath, in User-Mode Linux if this kernel lacks it; LINUX=6.1
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -parallel 3 \
-		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
+	@set -o pipefail; FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(GUESTS) -parallel 3 \
+		-timeout 40m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS) $(call named,kernel)
 
 # KUBERNETES=1.37 runs tests and labs on that release of Kubernetes: one of which test/kubeparts has a go-X.Y.mod.
 KUBERNETES ?=
@@ -116,7 +121,7 @@ RUNTIME ?=
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); RUNTIME=cri-o, KUBERNETES=1.37
 	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
 	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
+	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 2 -timeout 40m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
