@@ -19,10 +19,10 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// The chart's alerts use metrics that the agent has.
+// The chart's alerts use only metrics that the agent has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	m := status.NewMetrics("test")
-	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
+	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // not contacted
 	if err != nil {
 		t.Fatal(err)
 	}

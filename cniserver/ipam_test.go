@@ -28,7 +28,7 @@ func given(texts ...string) (out []cniserver.Address) {
 	return out
 }
 
-// Every verb calls IPAM with what it needs, and no other Handler.
+// Every verb calls IPAM with its arguments, and no other Handler.
 func TestIPAMVerbs(t *testing.T) {
 	needNetns(t)
 	h, a := &handler{}, &addresses{given: given("10.10.1.7/24 10.10.1.1", "fd00::7/64 fd00::1")}

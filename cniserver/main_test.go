@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// patience bounds waits for what takes milliseconds.
+// patience bounds waits for operations that take milliseconds.
 const patience = time.Minute
 
 // reference is the import path of the reference plugins, of the version in go.mod.

@@ -217,7 +217,7 @@ func TestStaleSocket(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
-	// And its temporary one, had it had this process's PID.
+	// Likewise its temporary socket, if it had this process's PID.
 	if err := os.WriteFile(fmt.Sprintf("%s.%d", path, os.Getpid()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

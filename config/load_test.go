@@ -145,7 +145,7 @@ func checkFindings(t *testing.T, data []byte, findings []Finding) {
 	}
 }
 
-// A file of only unknown keys, as the wrong file is, gets all its errors quickly: only the first ones have hints.
+// A file with only unknown keys, such as a wrong file, gets all its errors quickly: only the first ones have hints.
 func TestHintsEnd(t *testing.T) {
 	var b strings.Builder
 	for i := range 2 * maxHints {

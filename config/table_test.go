@@ -122,7 +122,7 @@ func TestEffects(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", in, e.Key), func(t *testing.T) {
-				// A key may have only values with an effect of their own.
+				// A key may have only values whose effects differ from the key's.
 				if v := e.sample(t); !slices.Contains(append(exceptions(e), e.Harmless...), v) {
 					expect(t, in, e, v, e.Effect, e.Text)
 				}
@@ -205,8 +205,8 @@ func TestHonouredKeysLandInTheStruct(t *testing.T) {
 	}
 }
 
-// fields returns the values of the config's struct and of those in it, by their
-// path. prefix ends in a dot, or is empty.
+// fields returns the values of the config's struct and of those in it, by their path. prefix ends in a dot, or is
+// empty.
 func fields(prefix string, v reflect.Value) map[string]any {
 	out := map[string]any{}
 	for i := range v.NumField() {

@@ -24,7 +24,7 @@ import (
 // silent are options whose API server accepts connections and never replies, and whose port is in use.
 func silent(t *testing.T) (Options, net.Listener) {
 	t.Helper()
-	port, err := apitest.FreePort() // no client gets it when it is free again
+	port, err := apitest.FreePort() // not reused for clients once it is free
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func silent(t *testing.T) (Options, net.Listener) {
 			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}}, l
 }
 
-// A port in use by another process ends the controller at once, whatever the API server does.
+// A port in use by another process ends the controller at once, even if the API server does not answer.
 func TestPortInUse(t *testing.T) {
 	o, _ := silent(t)
 	err := Run(t.Context(), o)
@@ -57,7 +57,7 @@ func TestPortInUse(t *testing.T) {
 }
 
 // Of two controllers on one node one has the port. Each serves its own socket, and the other takes over the port when
-// it is free.
+// it is released.
 func TestTwoOnOneNode(t *testing.T) {
 	o, l := silent(t)
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func TestTwoOnOneNode(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	for _, name := range []string{"a", "b"} {
 		o.HealthSocket = filepath.Join(dir, name)
-		if name == "b" { // left by a controller that was killed
+		if name == "b" { // a stale socket of a controller that was killed
 			if old, err := net.Listen("unix", o.HealthSocket); err == nil {
 				old.(*net.UnixListener).SetUnlinkOnClose(false)
 				old.Close()
@@ -97,8 +97,8 @@ func TestTwoOnOneNode(t *testing.T) {
 	}
 }
 
-// short are intervals for fast tests. The Lease is as long as the product's: a leader that a busy machine keeps from
-// renewing it for a second would lose it.
+// short are intervals for fast tests. The Lease is as long as in production: with a shorter one, a leader that a busy
+// machine keeps from renewing it for a second would lose it.
 func short() api.ControllerIntervals {
 	return api.ControllerIntervals{Pass: 20 * time.Millisecond, PassAtLeast: 100 * time.Millisecond,
 		Sets: 5 * time.Millisecond, SetsAtLeast: 100 * time.Millisecond, Keepers: 100 * time.Millisecond,
@@ -106,7 +106,7 @@ func short() api.ControllerIntervals {
 		LeaseDuration: 15 * time.Second, LeaseRenew: 10 * time.Second, LeaseRetry: 50 * time.Millisecond}
 }
 
-// await retries for a while.
+// await retries until try succeeds or the deadline passes.
 func await(t *testing.T, try func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -22,8 +22,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
-// A set gets the address of a pod that it owns, and not that of a pod of that name that is gone, is another owner's, or
-// has no owner. If that is unknown, it is an error.
+// A set adopts the address of a pod that it owns, and not that of a pod of that name that is gone, has another owner,
+// or has none. If that is unknown, it is an error.
 func TestAdoptedAddresses(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"}}
 	pod := func(uid, owner types.UID) *corev1.Pod {
@@ -36,7 +36,7 @@ func TestAdoptedAddresses(t *testing.T) {
 		return p
 	}
 	for what, c := range map[string]struct {
-		pod    *corev1.Pod // as the API server has it; nil: not
+		pod    *corev1.Pod // as in the API server; nil: not found
 		code   int
 		adopts bool
 		fails  bool

@@ -41,7 +41,7 @@ func TestMetricsLint(t *testing.T) {
 	}
 }
 
-// The chart's alerts use metrics that the controller has.
+// The chart's alerts only use metrics that the controller exports.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	descriptions, known := make(chan *prometheus.Desc, 1000), ""
 	m := newMetrics("test")

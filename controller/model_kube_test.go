@@ -35,14 +35,14 @@ type model struct {
 	pods      int // created so far
 	story     []string
 	depth     int
-	at        any // what the outer step is about: a machine or a stepper
+	at        any // the actor of the outer step: a machine or a stepper
 	faulty    bool
 	done      map[string]int
 	violation string
 }
 
-// modelTime is how long schedules run in every run of the suite, and modelMost the limit for having seen everything
-// that a schedule must have shown. A schedule has modelSteps.
+// modelTime is how long schedules run in each run of the suite, and modelMost the time limit for covering everything
+// that schedules must cover. A schedule has modelSteps.
 const (
 	modelTime  = 8 * time.Second
 	modelMost  = 2 * time.Minute
@@ -115,12 +115,12 @@ func (m *model) run() {
 	m.settle()
 }
 
-// say logs what happens.
+// say logs an event.
 func (m *model) say(format string, args ...any) {
 	m.story = append(m.story, strings.Repeat("    ", m.depth)+fmt.Sprintf(format, args...))
 }
 
-// step does one thing, and checks the invariants.
+// step executes one step, and checks the invariants.
 func (m *model) step() {
 	steps := []struct {
 		weight int
@@ -144,8 +144,8 @@ func (m *model) step() {
 	m.check()
 }
 
-// interfere decides what happens to a request of who: it, or its response, is lost, who is killed, or another step
-// comes first.
+// interfere decides what happens at a request of who: the request, or its response, is lost, who is killed, or another
+// step runs first.
 func (m *model) interfere(who any, dead func() bool) (before, after func(*http.Request) error) {
 	lost := func(r *http.Request, what string, oneIn int) error {
 		if dead() {
@@ -173,7 +173,7 @@ func (m *model) interfere(who any, dead func() bool) (before, after func(*http.R
 	return before, func(r *http.Request) error { return lost(r, "answer lost", 15) }
 }
 
-// by runs an action of who, unless the outer step is who's.
+// by runs do as who, unless the outer step is who's.
 func (m *model) by(who any, do func()) {
 	if m.depth > 0 && m.at == who {
 		return
@@ -268,7 +268,7 @@ func (m *model) settle() {
 	}
 }
 
-// anyOf is one of the machines for which is returns true, nil for none.
+// anyOf is one of the machines for which is returns true, nil if there is none.
 func (m *model) anyOf(is func(*machine) bool) *machine {
 	var fit []*machine
 	for _, mc := range m.machines {
@@ -304,7 +304,7 @@ func (m *model) controllerLooks() {
 		return []time.Duration{time.Second, grace / 2, grace, 10 * grace}[m.random.IntN(4)]
 	}
 	m.by(s, func() { m.controllerLooksOnce(s, later()) })
-	if m.depth == 0 && m.random.IntN(2) == 0 { // so that two checks may follow closely
+	if m.depth == 0 && m.random.IntN(2) == 0 { // so that two checks may follow each other closely
 		m.step()
 		m.by(s, func() { m.controllerLooksOnce(s, later()) })
 	}
@@ -374,7 +374,7 @@ func (m *model) fenceOff() {
 	m.fence(mc.name, true)
 }
 
-// reregister is a Node that is deleted by mistake, and recreated by its kubelet, within the grace period.
+// reregister deletes a Node by mistake; its kubelet recreates it within the grace period.
 func (m *model) reregister() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on && mc.reach }); mc != nil {
 		m.say("the Node of %s, which is on, is deleted, and is made again", mc.name)
@@ -392,7 +392,7 @@ func (m *model) reregister() {
 	}
 }
 
-// allLook lets both controllers check.
+// allLook makes both controllers check.
 func (m *model) allLook(later time.Duration) {
 	for _, s := range m.steppers {
 		m.by(s, func() { m.controllerLooksOnce(s, later) })
@@ -409,7 +409,7 @@ func (m *model) register(mc *machine) {
 	m.ready(mc.name, corev1.ConditionTrue)
 }
 
-// loseForGood is what an administrator does about a machine that will not come back.
+// loseForGood is what an administrator does with a machine that will not come back.
 func (m *model) loseForGood(mc *machine) {
 	if m.random.IntN(2) == 0 || !m.nodeIs(mc.name) {
 		m.deleteNode(m.t.Context(), mc.name)
@@ -455,7 +455,7 @@ func (w *wire) isCut(resource string) bool {
 	return w.cut[resource]
 }
 
-// freedSoFar counts the Events, which have no other reader.
+// freedSoFar counts the Events, which nothing else reads.
 func (s *stepper) freedSoFar() int {
 	for len(s.events.Events) > 0 {
 		<-s.events.Events

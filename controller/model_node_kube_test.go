@@ -26,13 +26,13 @@ type machine struct {
 	name string
 	on   bool
 	boot int
-	// reach: it can reach the API server.
+	// reach: it reaches the API server.
 	reach bool
 	// sandboxes are the existing network namespaces, by container.
 	sandboxes map[string]*podSandbox
-	// pending is on the disk: owners whose addresses are to be released, by container.
+	// pending is on disk: owners whose addresses are to be released, by container.
 	pending map[string]api.AllocationOwner
-	// blind: at this check the agent sees none of what is there.
+	// blind: this check of the agent sees no interfaces.
 	blind bool
 	agent *modelAgent
 }
@@ -40,9 +40,9 @@ type machine struct {
 // podSandbox is a pod's network namespace.
 type podSandbox struct {
 	owner api.AllocationOwner
-	// addrs are on its interface. Only these are in use.
+	// addrs are those on its interface. Only these are in use.
 	addrs []string
-	// other: the interface belongs to another plugin, such as macvlan, so that the agent does not see it.
+	// other: the interface belongs to another plugin, such as macvlan, so the agent does not see it.
 	other bool
 }
 
@@ -57,14 +57,14 @@ type modelAgent struct {
 
 func (mc *machine) bootID() string { return fmt.Sprint(mc.name, " boot ", mc.boot) }
 
-// powerOn boots the machine. Its kubelet creates the Node, or takes it over, and reports Ready.
+// powerOn boots the machine. Its kubelet creates the Node, or adopts it, and reports Ready.
 func (mc *machine) powerOn() {
 	mc.on, mc.reach, mc.boot, mc.sandboxes = true, true, mc.boot+1, map[string]*podSandbox{}
 	mc.m.register(mc)
 	mc.startAgent()
 }
 
-// startAgent starts a process without memory of earlier ones.
+// startAgent starts an agent process without the memory of earlier ones.
 func (mc *machine) startAgent() {
 	m := mc.m
 	a := &modelAgent{}
@@ -97,7 +97,7 @@ func (mc *machine) see(o api.AllocationOwner) (reclaim.OwnerState, error) {
 		Interface: s != nil && !s.other && len(s.addrs) > 0}, nil
 }
 
-// mayDie may kill the agent at one of its next requests, and returns what starts the next one.
+// mayDie may kill the agent at one of its next requests, and returns a function that starts the next one.
 func (mc *machine) mayDie() (after func()) {
 	m, a := mc.m, mc.agent
 	if !m.faulty || m.depth > 0 || m.random.IntN(8) > 0 {
@@ -143,7 +143,7 @@ func (mc *machine) looks(later time.Duration) {
 	mc.m.done["freed by its node"] += len(freed)
 }
 
-// del is the runtime's DEL, which may find no agent.
+// del is the runtime's DEL, which fails if there is no agent.
 func (mc *machine) del(s *podSandbox) {
 	if mc.agent == nil {
 		return
@@ -153,7 +153,7 @@ func (mc *machine) del(s *podSandbox) {
 	s.addrs = nil
 	if err := a.Release(mc.m.t.Context(), s.owner); err != nil {
 		if a.killAt == 1 {
-			return // killed before it could record that; the runtime retries, or dies as well
+			return // killed before it could record the release; the runtime retries, or dies as well
 		}
 		mc.pending[s.owner.ContainerID] = s.owner
 	}
@@ -235,7 +235,7 @@ func (m *model) deletePodOf(s *podSandbox) {
 	}
 }
 
-// vanish is a DEL that never comes: the network namespace is deleted, and its interfaces with it.
+// vanish is a DEL that is never called: the network namespace is deleted with its interfaces.
 func (m *model) vanish() {
 	mc := m.anyOf(func(mc *machine) bool { return mc.on && len(mc.sandboxes) > 0 })
 	if s := m.anyIn(mc); s != nil {
@@ -257,7 +257,7 @@ func (m *model) forceDelete() {
 	}
 }
 
-// finish is a Job's Pod that has finished, while its sandbox still exists.
+// finish completes a Job's Pod while its sandbox still exists.
 func (m *model) finish() {
 	s := m.anyIn(m.anyOf(func(mc *machine) bool { return mc.on && len(mc.sandboxes) > 0 }))
 	if s == nil {
@@ -297,7 +297,7 @@ func (m *model) agentLooks() {
 	}
 }
 
-// powerOff powers a machine off, at any time.
+// powerOff powers a machine off at an arbitrary moment.
 func (m *model) powerOff() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on }); mc != nil {
 		m.say("%s is off", mc.name)

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// BenchmarkNodeIPAM assigns podCIDRs of both families to 5,000 Nodes that wait when the controller starts; then to one
-// more, which waits for another controller.
+// BenchmarkNodeIPAM assigns podCIDRs of both families to 5,000 Nodes that already exist when the controller starts, and
+// then to one more with another controller.
 func BenchmarkNodeIPAM(b *testing.B) {
 	const many = 5000
 	c := newCluster(b)
@@ -49,8 +49,8 @@ func BenchmarkNodeIPAM(b *testing.B) {
 	}
 }
 
-// untilAllHave runs a controller until so many Nodes have podCIDRs, and returns how long that took. It prints the
-// duration of a pass without work.
+// untilAllHave runs a controller until many Nodes have podCIDRs, and returns how long that took. It prints the duration
+// of a pass without work.
 func (c *cluster) untilAllHave(cfg api.NodeIPAM, many int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Minute)

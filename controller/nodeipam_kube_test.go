@@ -61,7 +61,7 @@ func (c *cluster) deleteNode(ctx context.Context, name string) {
 	}
 }
 
-// podCIDRs are those of a Node, as text.
+// podCIDRs are the podCIDRs of a Node, as text.
 func (c *cluster) podCIDRs(name string) string {
 	c.t.Helper()
 	n, err := c.s.Admin().CoreV1().Nodes().Get(c.t.Context(), name, metav1.GetOptions{})
@@ -118,7 +118,7 @@ func (c *cluster) event(node *corev1.Node, reason string, parts ...string) {
 	c.waits(func() string { return c.noEvent(node, reason, parts...) })
 }
 
-// noEvent returns an error message if there is such an Event, else "".
+// noEvent returns "" if there is such an Event, otherwise an error message.
 func (c *cluster) noEvent(node *corev1.Node, reason string, parts ...string) string {
 	list, err := c.s.Admin().CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{
 		FieldSelector: "involvedObject.uid=" + string(node.UID) + ",reason=" + reason})
@@ -170,7 +170,7 @@ func (c *cluster) condition(name, kind, reason string) {
 	})
 }
 
-// stoppable starts a controller and returns what ends it before the test does.
+// stoppable starts a controller and returns a function that stops it before the test ends.
 func (c *cluster) stoppable(cfg api.NodeIPAM) (url string, stop func()) {
 	c.t.Helper()
 	whole := c.t
@@ -216,7 +216,7 @@ func TestKubeNodesGetPodCIDRs(t *testing.T) {
 	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
 	c.metric(url, "fairlead_nodes_without_podcidr 0")
 
-	// A deleted Node releases its podCIDRs; a new one of its name is another Node.
+	// A deleted Node releases its podCIDRs; a new Node of the same name is another one.
 	c.deleteNode(t.Context(), "n2")
 	c.waits(func() string {
 		if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.NodeUID == string(n2.UID) }) {
@@ -227,7 +227,7 @@ func TestKubeNodesGetPodCIDRs(t *testing.T) {
 	c.node("n2")
 	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
 
-	// The object of a range that leaves the config is deleted.
+	// The object of a range that is removed from the config is deleted.
 	stop()
 	_, stop = c.stoppable(ipam("10.71.0.0/16"))
 	defer stop()
@@ -239,7 +239,7 @@ func TestKubeNodesGetPodCIDRs(t *testing.T) {
 		return ""
 	})
 
-	// So are all of them when NodeIPAM is disabled: readers would believe that podCIDRs are cut from them.
+	// All of them are deleted when NodeIPAM is disabled: readers would assume that podCIDRs are cut from them.
 	stop()
 	_, stop = c.stoppable(api.NodeIPAM{})
 	defer stop()
@@ -252,8 +252,8 @@ func TestKubeNodesGetPodCIDRs(t *testing.T) {
 	})
 }
 
-// A Node gets no podCIDR in which an IPPool has addresses for pods. A pool that yields, as one with addresses of a
-// podCIDR, keeps no more than those that its pods have.
+// No podCIDR is assigned in which an IPPool has addresses for pods. A pool that yields, like one that overlaps a
+// podCIDR, reserves only the addresses that its pods have.
 func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
 	c := newCluster(t)
 	pool := func(name, network, cidr, gateway string, length int, excludes ...string) {
@@ -281,8 +281,8 @@ func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
 	c.has("third", "")
 }
 
-// The podCIDR of a deleted Node is not assigned again as long as a Pod there may have an address of it, and for the
-// grace period: its machine may keep running.
+// The podCIDR of a deleted Node is not assigned again while a Pod there may have an address of it, or before the grace
+// period has passed: its machine may still be running.
 func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -306,18 +306,18 @@ func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
 	now := int64(0)
 	gone := time.Now()
 	must(t, c.s.Admin().CoreV1().Pods("default").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
-	c.waits(func() string { // which of them is older is a matter of the second
+	c.waits(func() string { // either Node may get it: creation times are in whole seconds
 		if got := c.podCIDRs("waiting") + c.podCIDRs("a"); got != block {
 			return "the Nodes that wait have " + got
 		}
 		return ""
 	})
-	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/4 { // the last check that saw the Pod was before
+	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/4 { // the last check that saw the Pod was earlier
 		t.Errorf("assigned %s after the Pod was gone, want the grace period between two looks", took)
 	}
 }
 
-func TestKubeFaultyPodCIDRsAreToldAndStay(t *testing.T) {
+func TestKubeFaultyPodCIDRsAreReportedAndStay(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.node("a", "10.72.0.0/24"), c.node("b", "10.72.0.0/24")
 	out := c.node("out", "10.99.0.0/24")
@@ -354,7 +354,7 @@ func TestKubeClaimedBlockIsGiven(t *testing.T) {
 	})
 }
 
-// kube-controller-manager's allocator running at the same time is reported, and not fought: first detected by its
+// A running allocator of kube-controller-manager is reported, and assignments stop: here it is first detected by its
 // assignments.
 func TestKubeOtherAllocator(t *testing.T) {
 	c := newCluster(t)
@@ -367,7 +367,8 @@ func TestKubeOtherAllocator(t *testing.T) {
 	kcm, err := c.s.StartKCM(ctx, "--allocate-node-cidrs", "--cluster-cidr=10.74.0.0/16")
 	must(t, err)
 	defer kcm.Stop()
-	// Each may be the first for a Node; sooner or later it is the other one, which does not claim.
+	// Either allocator may be the first for a Node; sooner or later it is kube-controller-manager's, which makes no
+	// claim.
 	var last *corev1.Node
 	for i := 0; last == nil; i++ {
 		n := c.node(fmt.Sprint("race", i))
@@ -377,7 +378,7 @@ func TestKubeOtherAllocator(t *testing.T) {
 			}
 			return ""
 		})
-		// It may choose the block that the controller is about to claim for this Node: then its origin is ambiguous.
+		// It may assign the block that the controller is about to claim for this Node: then the origin is ambiguous.
 		c.waits(func() string {
 			if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.PodCIDR == c.podCIDRs(n.Name) }) {
 				return ""
@@ -397,7 +398,8 @@ func TestKubeOtherAllocator(t *testing.T) {
 	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	kcm.Stop()
 	waits := c.node("waits")
-	// Each of these is reported in a pass that knew the Node before. The second pass starts after the end of the first.
+	// Each of these is reported in a pass that already knew the Node. The second pass starts after the end of the
+	// first.
 	for i, outside := range []string{"10.98.0.0/24", "10.99.0.0/24"} {
 		c.event(c.node(fmt.Sprint("outside", i), outside), api.EventInvalidPodCIDR, outside)
 	}
@@ -415,8 +417,8 @@ func TestKubeOtherAllocator(t *testing.T) {
 	})
 }
 
-// An allocator that is configured to assign podCIDRs is reported before it assigns any. When it is disabled, Nodes get
-// theirs.
+// Another allocator that is configured to assign podCIDRs is reported before it assigns any. Once it is disabled, Nodes
+// get their podCIDRs.
 func TestKubeOtherAllocatorIsConfigured(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -432,8 +434,8 @@ func TestKubeOtherAllocatorIsConfigured(t *testing.T) {
 	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonAvailable)
 }
 
-// Three controllers without leader election, each stopped and started at random, assign podCIDRs to Nodes that come and
-// go: none twice, and in the end each Node has one.
+// Three controllers without leader election, each stopped and started at random, assign podCIDRs to Nodes that are
+// created and deleted: none twice, and in the end each Node has one.
 func TestKubeNoPodCIDRTwice(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -456,7 +458,7 @@ func TestKubeNoPodCIDRTwice(t *testing.T) {
 	c.node("first")
 	c.waits(func() string { return c.noneTwice() }) // they are running
 	for range 60 {
-		name := fmt.Sprint("n", random.Uint64()) // a new name may sort before one that is known already
+		name := fmt.Sprint("n", random.Uint64()) // a new name may sort before a known one
 		c.node(name)
 		alive[name] = true
 		if random.IntN(4) == 0 {
@@ -470,7 +472,7 @@ func TestKubeNoPodCIDRTwice(t *testing.T) {
 	c.waits(func() string { return c.noneTwice() })
 	cancel()
 	running.Wait()
-	// The rest is cleaned up by one that runs undisturbed.
+	// A controller that runs undisturbed cleans up the rest.
 	_, stop := c.stoppable(ipam("10.76.0.0/16", "fd00:76::/56"))
 	defer stop()
 	c.waits(func() string {
@@ -481,7 +483,7 @@ func TestKubeNoPodCIDRTwice(t *testing.T) {
 	})
 }
 
-// noneTwice fails the test if two Nodes have the same podCIDR. It returns which Nodes have none.
+// noneTwice fails the test if two Nodes have the same podCIDR. It returns the Nodes that have none.
 func (c *cluster) noneTwice() (missing string) {
 	c.t.Helper()
 	list, err := c.s.Admin().CoreV1().Nodes().List(c.t.Context(), metav1.ListOptions{})
@@ -510,7 +512,7 @@ func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 	running.Wait()
 }
 
-// nodeIPAM is one that does not run by itself.
+// nodeIPAM is one that makes no pass by itself.
 func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
 	client := c.client(c.token)
 	o := c.options(client)
@@ -526,7 +528,7 @@ func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.C
 	}
 }
 
-// A suspended controller resumes and does what it had planned, although another one was active meanwhile. What that one
+// A suspended controller resumes and executes its plan, although another one was active meanwhile. What that one has
 // assigned is not assigned again.
 func TestKubeSuspendedControllerAssignsNothingTwice(t *testing.T) {
 	c := newCluster(t)
@@ -552,8 +554,8 @@ func TestKubeSuspendedControllerAssignsNothingTwice(t *testing.T) {
 	c.has("a", block.String())
 	c.has("b", "")
 
-	// One that was suspended between claim and Node is late, too: for a Node that has one, and for another of the same
-	// name.
+	// One that was suspended between claim and Node fails as well: for a Node that has podCIDRs, and for another of the
+	// same name.
 	planned.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.78.9.0/24")}
 	late := planned
 	late.Node, late.UID = a.Name, string(a.UID)
@@ -592,7 +594,7 @@ func TestKubeLeaderIsSucceeded(t *testing.T) {
 	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 1")
 }
 
-// A leader that loses the Lease no longer serves the cluster's metrics: they would soon be outdated.
+// A leader that loses the Lease no longer serves the cluster's metrics, which would soon be outdated.
 func TestKubeLostLease(t *testing.T) {
 	c := newCluster(t)
 	c.lease = 2 * time.Second
@@ -602,7 +604,7 @@ func TestKubeLostLease(t *testing.T) {
 	c.node("n2")
 	c.metric(url, "fairlead_nodes_without_podcidr 1")
 	leases := c.s.Admin().CoordinationV1().Leases("kube-system")
-	c.waits(func() string { // another one takes it, and keeps it
+	c.waits(func() string { // another one acquires it, and keeps it
 		text, now := served(t, url), time.Now().UTC().Format(metav1.RFC3339Micro)
 		if !strings.Contains(text, "fairlead_nodes_without_podcidr") && strings.Contains(text, "fairlead_build_info") {
 			return ""
@@ -612,7 +614,7 @@ func TestKubeLostLease(t *testing.T) {
 		must(t, err)
 		return "it has lost the Lease, and serves\n" + text
 	})
-	c.metric(url, "fairlead_nodes_without_podcidr 1") // the other one has gone
+	c.metric(url, "fairlead_nodes_without_podcidr 1") // the other one has ended
 }
 
 // served are the metrics of the controller at url.
@@ -626,7 +628,7 @@ func served(t *testing.T, url string) string {
 	return string(text)
 }
 
-// A podCIDR that is set manually counts as in use. It is no sign of another allocator.
+// A podCIDR that is set manually counts as in use. It does not indicate another allocator.
 func TestKubePodCIDRByHand(t *testing.T) {
 	c := newCluster(t)
 	url, stop := c.stoppable(ipam("10.73.0.0/16"))
@@ -645,7 +647,7 @@ func TestKubePodCIDRByHand(t *testing.T) {
 	c.metric(url, "fairlead_nodeipam_stopped 0")
 }
 
-// A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several pages.
+// A new leader reads the podCIDRs of all Nodes, however many there are, in several pages.
 func TestKubeAllPodCIDRsAreRead(t *testing.T) {
 	const many = 2*nodesAtOnce + 1
 	c := newCluster(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// What was just written to a Node is its own until the cache has it; another Node of that name has nothing.
+// A podCIDR that was just written to a Node counts as the Node's until the cache has it; another Node of that name has
+// none.
 func TestRecentAssignmentIsKnown(t *testing.T) {
 	n := &nodeIPAM{}
 	n.begin()
@@ -36,8 +37,8 @@ func TestRecentAssignmentIsKnown(t *testing.T) {
 	}
 }
 
-// An allocator that was seen to assign podCIDRs stays the reason to assign none until the controller is restarted, even
-// if that loses and regains the lease.
+// Once another allocator was seen to assign podCIDRs, the controller assigns none until it is restarted, even if it
+// loses and regains the lease.
 func TestOtherAllocatorIsRemembered(t *testing.T) {
 	n := &nodeIPAM{}
 	n.begin()
@@ -51,7 +52,7 @@ func TestOtherAllocatorIsRemembered(t *testing.T) {
 	}
 }
 
-// A full range is reported once on each waiting Node, however its numbers change, and on a limited number of Nodes per
+// A full range is reported once on each waiting Node, however the counts change, and on a limited number of Nodes per
 // pass.
 func TestEventsOfAFullRange(t *testing.T) {
 	const waiting = 3*eventsInPass + 1

@@ -54,15 +54,15 @@ type cluster struct {
 	admin dynamic.Interface
 	token string // the controller's
 	s     *apitest.Server
-	url   string // where the controller serves
-	// lease is how long the Lease of its controllers is; 0: that of short.
+	url   string // where the controller serves HTTP
+	// lease is the duration of its controllers' Lease; 0: that of short.
 	lease time.Duration
 }
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	s := shared.Get(t)
-	// With the read access to KubeVirt, which is not installed.
+	// With read access to KubeVirt, which is not installed.
 	all, _, err := chart.Template("../build/charts/fairlead", "kube-system", "rbac.kubevirt=true")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func newCluster(t testing.TB) *cluster {
 	return c
 }
 
-// options are those of a controller with short intervals that serves nothing.
+// options are those of a controller with short intervals that does not serve HTTP.
 func (c *cluster) options(client dynamic.Interface) Options {
 	every := short()
 	if c.lease > 0 {
@@ -99,7 +99,7 @@ func (c *cluster) client(token string) dynamic.Interface {
 	return client
 }
 
-// start starts a controller with the shipped RBAC rules, and returns where it serves.
+// start starts a controller with the shipped RBAC rules, and returns its URL.
 func (c *cluster) start(ipam api.NodeIPAM) (url string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -113,7 +113,7 @@ func (c *cluster) start(ipam api.NodeIPAM) (url string) {
 	return url
 }
 
-// startIn starts one that ends with ctx; done then receives how.
+// startIn starts one that ends with ctx; done then receives its error.
 func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(context.Context) (string, error)) (
 	url string, done <-chan error) {
 	c.t.Helper()
@@ -199,7 +199,7 @@ func (c *cluster) get(name string) (api.IPPool, error) {
 	return p, err
 }
 
-// until waits until a pool has that status.
+// until waits until a pool has the status want.
 func (c *cluster) until(name, want string) api.IPPool {
 	c.t.Helper()
 	var line string
@@ -246,7 +246,7 @@ func owner(pod string) api.AllocationOwner {
 	return api.AllocationOwner{Name: pod, Namespace: "default", ContainerID: pod, IfName: "eth0", Network: "net"}
 }
 
-// One controller serves all of this, until there is a second one.
+// One controller serves all of these, until there is a second one.
 func TestKubePools(t *testing.T) {
 	c := newCluster(t)
 	url := c.start(api.NodeIPAM{})
@@ -258,7 +258,7 @@ func TestKubePools(t *testing.T) {
 	}
 }
 
-// A deleted pool stays while it has an address that an agent has allocated just before, of which no cache knows.
+// A deleted pool stays while it has an address that an agent has just allocated and no cache has yet.
 func TestKubePoolOfALateAllocation(t *testing.T) {
 	c := newCluster(t)
 	p := poolOf("late", "10.2.0.1", "10.2.0.3")
@@ -284,7 +284,7 @@ func TestKubePoolOfALateAllocation(t *testing.T) {
 	stays("none is", false)
 }
 
-// A pool's status follows what its pods hold, and what Antrea wrote there is preserved.
+// A pool's status follows its pods' allocations, and Antrea's fields in it are preserved.
 func checkStatus(t *testing.T, c *cluster) {
 	p := poolOf("small", "10.2.0.1", "10.2.0.3")
 	c.create(p)
@@ -302,7 +302,7 @@ func checkStatus(t *testing.T, c *cluster) {
 	c.untilEvent("small", "PoolExhausted", "3 of 3 addresses are in use. Extend spec.ipRanges")
 	c.untilEvent("small", "PoolFilling", "3 of 3 addresses are in use, 80 percent or more")
 	c.release(a, "b")
-	// What has cooled is free again, even if no pod needs it.
+	// An address whose cooling is over is free again, even if no pod needs it.
 	got := c.until("small", "2/3 [10.2.0.")
 	if string(got.Status.IPAddresses) != `[{"ipAddress":"10.2.0.1","phase":"Allocated"}]` {
 		t.Errorf("status.ipAddresses is %s", got.Status.IPAddresses)
@@ -334,7 +334,7 @@ func (c *cluster) fetch(url string) string {
 	return string(body)
 }
 
-// untilEvent waits for a Warning about a pool with this reason, whose message begins so.
+// untilEvent waits for a Warning about a pool with this reason, whose message starts with message.
 func (c *cluster) untilEvent(pool, reason, message string) {
 	c.t.Helper()
 	list := &corev1.EventList{}
@@ -418,7 +418,7 @@ func checkDeleted(t *testing.T, c *cluster) {
 	c.untilGone("deleted")
 }
 
-// Whatever happens, a pool is written at most once a second; and not at all without changes, also by two controllers.
+// A pool is written at most once a second, and never without changes, even with two controllers.
 func checkSeldom(t *testing.T, c *cluster) {
 	p := poolOf("busy", "10.2.50.1", "10.2.50.99")
 	c.create(p)
@@ -453,8 +453,8 @@ func checkSeldom(t *testing.T, c *cluster) {
 	}
 	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
 	c.start(api.NodeIPAM{}) // a second one
-	// It has written what it had to after its first pass, which cannot be observed: two that undid each other's writes
-	// would never leave the pool alone for so long.
+	// Its first pass may write, which cannot be observed: two controllers that undo each other's writes would never
+	// leave the pool unchanged for so long.
 	last := c.until("busy", "0/99")
 	c.waits(func() string {
 		before := last

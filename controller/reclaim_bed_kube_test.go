@@ -30,7 +30,7 @@ type wire struct {
 	next http.RoundTripper
 
 	mu sync.Mutex
-	// cut are resources that are cut off: no list, and no event of a watch.
+	// cut are resources that are cut off: lists fail, and watches deliver no events.
 	cut map[string]bool
 	// before, if set, is called before each request other than a watch. Its error is the response.
 	before func(*http.Request) error
@@ -70,7 +70,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// wait returns when nothing of a path is cut.
+// wait returns when nothing in path is cut.
 func (w *wire) wait(ctx context.Context, path string) error {
 	for {
 		w.mu.Lock()
@@ -100,7 +100,7 @@ func (w *wire) set(cut ...string) {
 	w.moved = make(chan struct{})
 }
 
-// interfere sets what happens to requests.
+// interfere sets hooks for requests.
 func (w *wire) interfere(before, after func(*http.Request) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (b *cutBody) Read(p []byte) (int, error) {
 // grace is the grace period of the tests. Their clock is simulated, so it takes no time.
 const grace = time.Minute
 
-// stepper is a reclaimer, with the shipped RBAC rules, that does not run by itself.
+// stepper is a reclaimer, with the shipped RBAC rules, that makes a pass only when it is called.
 type stepper struct {
 	*reclaimer
 	c      *cluster
@@ -161,7 +161,7 @@ func (c *cluster) stepper() *stepper {
 	return s
 }
 
-// hear waits until the cache has what the API server has of the resources.
+// hear waits until the cache matches the API server for the resources.
 func (s *stepper) hear(resources ...string) {
 	s.c.t.Helper()
 	if len(resources) == 0 {
@@ -180,7 +180,7 @@ func (s *stepper) hear(resources ...string) {
 	}
 }
 
-// unheard returns what the cache is missing of a resource.
+// unheard returns what of a resource the cache is missing.
 func (s *stepper) unheard(resource string) string {
 	s.c.t.Helper()
 	want, got := map[string]string{}, map[string]string{}
@@ -207,7 +207,7 @@ func (s *stepper) unheard(resource string) string {
 	return ""
 }
 
-// look waits for the cache, and checks once, later after the last time.
+// look waits for the cache, and makes one pass, later after the previous one.
 func (s *stepper) look(later time.Duration) {
 	s.c.t.Helper()
 	s.hear()
@@ -215,7 +215,7 @@ func (s *stepper) look(later time.Duration) {
 	s.pass(s.c.t.Context())
 }
 
-// all are all allocations, read by an administrator.
+// all are all allocations, read with administrator rights.
 func (c *cluster) all() []api.IPAllocation {
 	c.t.Helper()
 	list, err := allocation.NewKubernetes(c.admin).List(c.t.Context(), allocation.Filter{})
@@ -235,7 +235,7 @@ func (c *cluster) holders() string {
 	return strings.Join(out, ", ")
 }
 
-// hold creates an allocation. The container is named like the pod, and its UID is pod's, if there is a pod.
+// hold creates an allocation. The container has the pod's name, and the owner pod's UID if there is one.
 func (c *cluster) hold(ip, node, container string, pod *corev1.Pod) api.IPAllocation {
 	c.t.Helper()
 	o := api.AllocationOwner{ContainerID: container, IfName: "eth0", Network: "net", Node: node}
@@ -277,7 +277,7 @@ func (c *cluster) ready(name string, is corev1.ConditionStatus) {
 	must(c.t, err)
 }
 
-// fence adds or removes the taint.
+// fence adds or removes the out-of-service taint.
 func (c *cluster) fence(name string, is bool) {
 	c.t.Helper()
 	n, err := c.s.Admin().CoreV1().Nodes().Get(c.t.Context(), name, metav1.GetOptions{})

@@ -51,7 +51,7 @@ func (c *cluster) child() *exec.Cmd {
 	return cmd
 }
 
-// kill ends a controller with SIGKILL, and lets another one lead at once: the Lease would make it wait.
+// kill ends a controller with SIGKILL, and lets another one become leader at once instead of waiting for the Lease.
 func (c *cluster) kill(cmd *exec.Cmd) {
 	c.t.Helper()
 	must(c.t, cmd.Process.Kill())
@@ -63,8 +63,8 @@ func (c *cluster) kill(cmd *exec.Cmd) {
 	}
 }
 
-// Whenever the controller is killed, and whichever leads next: running pods keep their addresses, and lost addresses
-// are reclaimed in the end.
+// Whenever the controller is killed, and whichever becomes leader next: running pods keep their addresses, and lost
+// addresses are reclaimed in the end.
 func TestKubeReclaimKilled(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// The cases in which an address may appear to be free. What a node's agent decides, and not the controller, is tested
-// in test/pools: docs/reclaim.md lists which test has which case.
+// The cases in which an address may appear to be free. What a node's agent decides instead of the controller is tested
+// in test/pools: docs/reclaim.md lists which test covers which case.
 func TestKubeReclaim(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)
@@ -126,7 +126,7 @@ func outOfService(c *cluster, s *stepper) {
 	c.is("tainted and not ready", "")
 }
 
-// A Pod's name does not identify it. The new one's address is its own, and the old one's does not stay because of it.
+// A Pod's name does not identify it. The new Pod has its own address, and the old one's is not kept because of it.
 func sameName(c *cluster, s *stepper) {
 	c.node("gone")
 	c.hold("10.2.0.1", "gone", "old", c.podOn("db-0", "gone"))
@@ -298,7 +298,7 @@ func reservedStays(c *cluster, s *stepper) {
 	}
 }
 
-// What one controller has observed does not count for another one.
+// One controller's observations do not count for another one.
 func restarted(c *cluster, s *stepper) {
 	c.node("n")
 	c.hold("10.2.0.1", "n", "a", nil)
@@ -332,7 +332,7 @@ func staticPod(c *cluster, s *stepper) {
 	c.is("its mirror is gone", "")
 }
 
-// Many nodes at once take turns, and the work of one pass is bounded.
+// Many lost nodes are handled in turn, and the work of one pass is bounded.
 func manyLost(c *cluster, s *stepper) {
 	for n := range nodesInPass + 5 {
 		for i := range 4 {
@@ -354,7 +354,7 @@ func manyLost(c *cluster, s *stepper) {
 	}
 }
 
-// A whole controller, with its own clock and the shipped RBAC rules: it reports what it did.
+// A whole controller, with its own clock and the shipped RBAC rules, reports what it reclaims.
 func TestKubeReclaimRuns(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)

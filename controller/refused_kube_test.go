@@ -21,23 +21,23 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// refusing answers each kind of write, by method and path, with every error before it lets it through, each kind
-// beginning with another error.
+// refusing fails each kind of write, by method and path, once with every error before it lets it through; each kind
+// starts with another error.
 type refusing struct {
 	next http.RoundTripper
 
 	mu    sync.Mutex
 	tries map[string]int // by method and path
-	first map[string]int // the first error of each, an index
+	first map[string]int // index of the first error of each
 	done  map[int]int    // by error
 }
 
-// refusals are what the API server may answer: 0 is a connection that breaks when the write has been done.
+// refusals are the API server's possible errors: 0 is a connection that breaks after the write.
 func refusals() []int {
 	return []int{http.StatusConflict, 0, http.StatusTooManyRequests, http.StatusInternalServerError}
 }
 
-// refusal is the next error of a write, -1 for none.
+// refusal is the next error of a write, -1 if there is none.
 func (f *refusing) refusal(r *http.Request) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +80,7 @@ func (f *refusing) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
-// Each write of the controller fails in every way before it succeeds: in the end everything is as without errors.
+// Each write of the controller fails in every way before it succeeds: the final state is the same as without errors.
 func TestKubeEachWriteFails(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)
@@ -125,11 +125,11 @@ func TestKubeEachWriteFails(t *testing.T) {
 		}
 		return ""
 	})
-	c.until("refused", "8/40") // 4 reserved, 4 cool
+	c.until("refused", "8/40") // 4 reserved, 4 cooling
 	t.Logf("%d kinds of writes; %v", len(f.first), f.done)
 }
 
-// reservedAndAssigned waits until each set has so many addresses, and each of so many nodes its podCIDRs.
+// reservedAndAssigned waits until each set has replicas addresses, and each of nodes Nodes its podCIDRs.
 func (c *cluster) reservedAndAssigned(uids []types.UID, replicas, nodes int) {
 	c.t.Helper()
 	for _, uid := range uids {

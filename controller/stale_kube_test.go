@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// steps is a NodeIPAM, with the shipped RBAC rules, that follows the API server and makes no pass by itself. It counts
-// what it asks about Nodes and Pods.
+// steps is a NodeIPAM, with the shipped RBAC rules, that watches the API server but makes no pass by itself. It counts
+// its requests for Nodes and Pods.
 type steps struct {
 	*nodeIPAM
 	events *record.FakeRecorder
@@ -55,8 +55,8 @@ func (c *cluster) steps(cfg api.NodeIPAM, grace time.Duration) *steps {
 	return s
 }
 
-// Claims of Nodes that are gone are checked in turn, a limited number of Nodes per pass, and none again before a third
-// of the grace period: with one read each of Pods and Node, however many podCIDRs it had.
+// Claims of deleted Nodes are checked in turn, a limited number of Nodes per pass, and each again only after a third of
+// the grace period: with one read each of Pods and Node, however many podCIDRs it had.
 func TestKubeStaleClaimsInTurn(t *testing.T) {
 	const gone = staleInPass + 5
 	c := newCluster(t)

@@ -30,7 +30,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// sets are the tests' StatefulSets: each test has its own names and pools.
+// set creates a StatefulSet: each test has its own names and pools.
 func (c *cluster) set(name string, replicas, start int32, annotations map[string]string) *appsv1.StatefulSet {
 	c.t.Helper()
 	labels := map[string]string{"app": name}
@@ -112,7 +112,7 @@ func (c *cluster) reported(set *appsv1.StatefulSet, reason string, parts ...stri
 	c.event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: set.Name, UID: set.UID}}, reason, parts...)
 }
 
-// add is what an agent does at the ADD of a set's pod.
+// add is an agent's ADD of a set's pod.
 func (c *cluster) add(node string, set *appsv1.StatefulSet, ordinal int, p *api.IPPool) (
 	*allocator.Allocator, api.AllocationOwner) {
 	c.t.Helper()
@@ -129,7 +129,7 @@ func (c *cluster) add(node string, set *appsv1.StatefulSet, ordinal int, p *api.
 
 func inPools(names string) map[string]string { return map[string]string{api.AnnotationPools: names} }
 
-// One controller serves all of this.
+// One controller serves all of these.
 func TestKubeStatefulSets(t *testing.T) {
 	c := newCluster(t)
 	url := c.start(api.NodeIPAM{})
@@ -160,7 +160,8 @@ func checkBlock(t *testing.T, c *cluster) {
 	c.release(a, "some")
 }
 
-// Scattered if there is no block. A pod keeps its address when the set is scaled down, until the pod is deleted.
+// Addresses are scattered if there is no block. A pod keeps its address when the set is scaled down, until the pod is
+// deleted.
 func checkLivePods(t *testing.T, c *cluster) {
 	p := poolOf("live", "10.2.61.1", "10.2.61.6")
 	c.create(p)
@@ -175,7 +176,7 @@ func checkLivePods(t *testing.T, c *cluster) {
 	c.scale("live", 1)
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	c.phase("10.2.61.3", api.PhaseCooling, false)
-	time.Sleep(3 * short().Sets) // and nothing more happens while the pod exists
+	time.Sleep(3 * short().Sets) // nothing more changes while the pod exists
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	must(t, agent.Release(t.Context(), pod2))
 	c.keeps(set.UID, "0=10.2.61.1")
@@ -185,7 +186,7 @@ func checkLivePods(t *testing.T, c *cluster) {
 	}
 }
 
-// Reservations end with the set. An address that a pod has is released by its DEL, also without a controller.
+// Reservations end with the set. An address that a pod has is released by its DEL, even without a controller.
 func checkSetDeleted(t *testing.T, c *cluster) {
 	p := poolOf("gone", "10.2.62.1", "10.2.62.9")
 	c.create(p)
@@ -199,7 +200,7 @@ func checkSetDeleted(t *testing.T, c *cluster) {
 	c.phase("10.2.62.1", api.PhaseCooling, false)
 }
 
-// A recreated set of the same name is another one. It gets nothing that pods of the old one still have.
+// A recreated set of the same name is another one. It gets no address that pods of the old one still have.
 func checkMadeAgain(t *testing.T, c *cluster) {
 	p := poolOf("again", "10.2.63.1", "10.2.63.9")
 	c.create(p)
@@ -223,7 +224,8 @@ func checkMadeAgain(t *testing.T, c *cluster) {
 	}
 }
 
-// Pods that a set adopts (--cascade=orphan, then recreated) keep their addresses; it does not get those of others.
+// Pods that a set adopts (--cascade=orphan, then recreated) keep their addresses; the set does not get those of other
+// pods.
 func checkAdopted(t *testing.T, c *cluster) {
 	p := poolOf("orphan", "10.2.64.1", "10.2.64.9")
 	c.create(p)
@@ -292,7 +294,7 @@ func (c *cluster) ofPod(addr string, uid types.UID) {
 	must(c.t, err)
 }
 
-// What cannot be reserved is reported on the set, and reserved as soon as the pool is larger.
+// An address that cannot be reserved is reported on the set, and reserved as soon as the pool is larger.
 func checkSmallPool(t *testing.T, c *cluster) {
 	c.create(poolOf("little", "10.2.65.1", "10.2.65.2"))
 	set := c.set("little", 4, 0, inPools("little"))
@@ -306,7 +308,7 @@ func checkSmallPool(t *testing.T, c *cluster) {
 	c.metric(c.url, "fairlead_statefulset_addresses_missing 0")
 }
 
-// Two families by the Namespace's annotation, from another ordinal than 0 on.
+// Two families by the Namespace's annotation, starting at an ordinal other than 0.
 func checkFamilies(t *testing.T, c *cluster) {
 	c.create(poolOf("fam4", "10.2.66.1", "10.2.66.9"))
 	six := poolOf("fam6", "fd66::1", "fd66::9")
@@ -327,7 +329,7 @@ func checkFamilies(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "")
 }
 
-// Addresses that the template names go to its pods in their order.
+// Addresses named in the template are assigned to its pods in order.
 func checkNamed(t *testing.T, c *cluster) {
 	p := poolOf("named", "10.2.67.1", "10.2.67.9")
 	c.create(p)
@@ -343,7 +345,7 @@ func checkNamed(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "0=10.2.67.5 1=10.2.67.2 2=10.2.67.4")
 }
 
-// An agent that was faster has made the reservation; the rest of the block is placed around it.
+// An agent was first and has made a reservation; the rest of the block is placed around it.
 func checkAgentFirst(t *testing.T, c *cluster) {
 	p := poolOf("faster", "10.2.68.1", "10.2.68.20")
 	c.create(p)
@@ -376,7 +378,7 @@ func checkWrongAnnotations(t *testing.T, c *cluster) {
 	}
 }
 
-// Reserved addresses that no pod has do not keep a deleted pool.
+// Reserved addresses without a pod do not block the deletion of a pool.
 func checkPoolDeleted(t *testing.T, c *cluster) {
 	p := poolOf("dying", "10.2.70.1", "10.2.70.9")
 	c.create(p)
@@ -393,7 +395,7 @@ func checkPoolDeleted(t *testing.T, c *cluster) {
 	c.untilGone("dying")
 }
 
-// cooled ends the cooling of a pool's addresses, as if its time was over.
+// cooled ends the cooling of a pool's addresses early.
 func (c *cluster) cooled(pool string) {
 	c.t.Helper()
 	for _, a := range c.all() {
@@ -406,7 +408,8 @@ func (c *cluster) cooled(pool string) {
 	}
 }
 
-// breaking is a client whose writes fail from the n-th on, which is executed, and its response lost, if lost.
+// breaking is a client whose writes fail from the n-th on. With lost, the n-th is executed and only its response is
+// lost.
 type breaking struct {
 	next   http.RoundTripper
 	left   atomic.Int64
@@ -447,8 +450,8 @@ func (c *cluster) sets(ctx context.Context, wrap func(http.RoundTripper) http.Ro
 	return done
 }
 
-// Whichever write a controller is killed before or after, and with two running at once: each ordinal has one address of
-// each family in the end, and nothing is reserved twice.
+// Whichever write a controller is killed before or after, and with two running at once: in the end each ordinal has one
+// address of each family, and nothing is reserved twice.
 func TestKubeStatefulSetsKilled(t *testing.T) {
 	c := newCluster(t)
 	c.create(poolOf("killed4", "10.2.80.1", "10.2.80.200"))
@@ -477,7 +480,7 @@ func TestKubeStatefulSetsKilled(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	both := []*sync.WaitGroup{c.sets(ctx, nil), c.sets(ctx, nil)}
-	// It stays so: of a reservation that both make at the same moment, a later pass releases one.
+	// The result must be stable: of two reservations made at the same moment, a later pass releases one.
 	right := 0
 	c.waits(func() string {
 		for i, uid := range uids {
@@ -518,7 +521,7 @@ func (c *cluster) once(uid types.UID, n int) string {
 	return ""
 }
 
-// A reservation for a Deployment ends with it, or when it does not ask for one any more; a pod keeps its address.
+// A reservation for a Deployment ends with it, or when it no longer requests one; a pod keeps its address.
 func TestKubeKeepers(t *testing.T) {
 	c := newCluster(t)
 	p := poolOf("keepers", "10.2.90.1", "10.2.90.9")
@@ -544,7 +547,7 @@ func TestKubeKeepers(t *testing.T) {
 		c.reserve(addrs[name], p, &api.AllocationReservation{Kind: api.KindDeployment, Namespace: "default", Name: name,
 			UID: string(uids[name])})
 	}
-	vm := "10.2.90.6" // the cluster does not serve VMs any more
+	vm := "10.2.90.6" // the cluster no longer serves VMs
 	c.reserve(vm, p, &api.AllocationReservation{Kind: api.KindVM, Namespace: "default", Name: "vm", UID: "vm"})
 	later := "10.2.90.7"
 	c.reserve(later, p, &api.AllocationReservation{Kind: "Later", Namespace: "default", Name: "x", UID: "x"})

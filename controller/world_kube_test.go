@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// Heartbeats of Nodes are most of a large cluster's events, and no changes; a fence is.
-func TestKubeHeartbeatsAreNoNews(t *testing.T) {
+// Heartbeats of Nodes are most of a large cluster's events, and trigger no pass; a fence does.
+func TestKubeHeartbeatsCauseNoPass(t *testing.T) {
 	c := newCluster(t)
 	w := newWorld(c.options(c.admin))
 	news := w.subscribe()
@@ -71,7 +71,7 @@ func TestKubeHeartbeatsAreNoNews(t *testing.T) {
 	}
 }
 
-// A time in another form than Fairlead writes does not keep a controller from getting ready.
+// A timestamp in another format than Fairlead writes does not prevent a controller from becoming ready.
 func TestKubeAllocationWithAnotherTime(t *testing.T) {
 	c := newCluster(t)
 	a := c.hold("10.83.0.7", "n", "c1", nil)

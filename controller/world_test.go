@@ -24,7 +24,7 @@ func TestAddressesOfANode(t *testing.T) {
 	}
 }
 
-// What is computed from the world is computed again when that has changed.
+// A value computed from the world is cached until the world changes.
 func TestCached(t *testing.T) {
 	w, computed := &world{}, 0
 	var c cached[int]
@@ -38,7 +38,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// lateStore has one more object right after it was listed for the first time.
+// lateStore gets another object right after it is listed for the first time.
 type lateStore struct {
 	cache.Store
 	arrive func()
@@ -53,7 +53,7 @@ func (s *lateStore) List() []any {
 	return out
 }
 
-// An allocation that arrives while pools are read counts the next time, although no other change follows.
+// An allocation that arrives while pools are read counts on the next read, even without another change.
 func TestLateAllocation(t *testing.T) {
 	allocations := &lateStore{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	w := &world{pools: cache.NewStore(cache.MetaNamespaceKeyFunc), nodes: cache.NewStore(cache.MetaNamespaceKeyFunc),

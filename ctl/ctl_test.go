@@ -62,7 +62,7 @@ func TestPlanCommand(t *testing.T) {
 }
 
 // Invalid arguments are reported before any request, and the missing ones are named.
-func TestMistakes(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
@@ -99,7 +99,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// away is a kubeconfig of an API server that does not run.
+// away is a kubeconfig of an API server that is not running.
 func away(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -110,7 +110,7 @@ func away(t *testing.T) string {
 	return path
 }
 
-// As kubectl's plugin its help has the command that users type.
+// As a kubectl plugin, its help shows the command that users type.
 func TestPluginName(t *testing.T) {
 	if got := CalledAs("/usr/local/bin/kubectl-fairlead"); got != "kubectl fairlead" || CalledAs("bin/fairleadctl") != "fairleadctl" {
 		t.Error(got)

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What one policy applies to is read from the API server until the policy affects a pod.
+// The targets of a single policy are read from the API server, until the policy affects a pod.
 func TestKubePolicyThatIsIdle(t *testing.T) {
 	c := newFixture(t)
 	doc := filepath.Join(t.TempDir(), "policies.yaml")

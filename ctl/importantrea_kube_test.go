@@ -125,7 +125,7 @@ func TestKubeImportAntrea(t *testing.T) {
 	if out, code := c.run("ipam", "import-antrea"); code != cli.ExitUsage || !strings.Contains(out, "--dry-run to see what would be done") {
 		t.Errorf("without a terminal: exit code %d\n%s", code, out)
 	}
-	for range 2 { // they exist the second time
+	for range 2 { // the second time they exist
 		for address, outcome := range want {
 			switch outcome {
 			case "new":
@@ -201,7 +201,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 	results, err := antrea.Plan(t.Context(), c.client, "fairlead")
 	c.must(err)
 	c.deletePod("web")
-	c.pod("web", "n1", "10.2.0.11") // another one
+	c.pod("web", "n1", "10.2.0.11") // another Pod
 	for i, r := range results {
 		if r.Address != "10.2.0.11" {
 			continue
@@ -242,9 +242,9 @@ func TestKubeAntreasDefinition(t *testing.T) {
 			})
 			c.pool("p")
 			c.antreas("p", ofPod("10.2.0.11", "web", "c", ""))
-			// As users do: what becomes of the old webhook depends on how kubectl applies.
+			// As users do: how the old webhook is removed depends on how kubectl applies.
 			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
-			c.until(func() string { // the API server needs a moment to update
+			c.until(func() string { // the API server takes a moment to update
 				got, _ := c.outcomes("--dry-run")
 				if got["p 10.2.0.11"] != "refused: the Pod no longer exists" {
 					return fmt.Sprint(got)

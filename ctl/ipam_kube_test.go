@@ -70,7 +70,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 	}
 }
 
-// Addresses of living owners are not released, nor is anything but what was shown.
+// Addresses of living owners are not released, and only addresses that were shown are.
 func TestKubeIPAMRelease(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -121,7 +121,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 				step.says, out)
 		}
 	}
-	// Only what was shown is released: a pod that gets the address meanwhile keeps it.
+	// A pod that gets a shown address meanwhile keeps it.
 	c.hold("10.2.0.16", c.pod("late", "up"))
 	c.deletePod("late")
 	e, err := view.EvidenceOf(t.Context(), c.client, "10.2.0.16")

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-func TestParseAsked(t *testing.T) {
+func TestParseQuery(t *testing.T) {
 	pod := func(name string) connectionEnd {
 		return connectionEnd{pod: policy.PodKey{Namespace: "shop", Name: name}}
 	}
@@ -40,7 +40,7 @@ func TestParseAsked(t *testing.T) {
 	}
 }
 
-// The rules that allow and deny are named, and those that come close.
+// The rules that allow or deny are named, and those that nearly match.
 func TestExplainPolicies(t *testing.T) {
 	doc := `{"metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}},
 		"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": 5432}]}]}}`

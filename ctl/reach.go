@@ -35,10 +35,10 @@ node, as root, that node's agent is queried directly.
 
 --node-local shows what this node's agent reports, about all nodes or about one, and needs root.
 
-The exit code is 0 if packets pass both ways, 4 if some or all do not, 3 if they pass but an
+The exit code is 0 if packets pass both directions, 4 if some or all do not, 3 if they pass but an
 agent does not run, 1 if this is unknown.`,
 		Example: `  fairleadctl reach node1 node2
-  fairleadctl reach node1 node2 -o json | jq '.ways[] | {from, to, family, state}'
+  fairleadctl reach node1 node2 -o json | jq '.directions[] | {from, to, family, state}'
   sudo fairleadctl reach --node-local`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -97,12 +97,12 @@ func reachHere(ctx context.Context, c *cobra.Command, node *localNode, args []st
 
 // exitOfPair is the exit code. A path whose state is unknown is not a finding: the question has no answer.
 func exitOfPair(p agents.Pair) error {
-	unknown := slices.IndexFunc(p.Ways, func(w reach.Way) bool { return w.Is == reach.Unknown })
+	unknown := slices.IndexFunc(p.Directions, func(w reach.Direction) bool { return w.Is == reach.Unknown })
 	switch {
-	case slices.ContainsFunc(p.Ways, reach.Way.Bad):
+	case slices.ContainsFunc(p.Directions, reach.Direction.Bad):
 		return cli.ExitCode(exitFailing)
 	case unknown >= 0:
-		return errors.New("whether pods of both nodes reach each other: " + p.Ways[unknown].Text)
+		return errors.New("whether pods of both nodes reach each other: " + p.Directions[unknown].Text)
 	case len(p.Findings) > 0:
 		return cli.ExitCode(exitWarning)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/kubelet/exec"
 )
 
-// kubelets runs commands in agents' Pods, with run, which gets the Pod's name.
+// kubelets serves commands in agents' Pods with run, which gets the Pod's name.
 func (c *fixture) kubelets(run func(pod string, command []string) (out, errs string, err error)) int32 {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -68,7 +68,7 @@ func (c *fixture) agentOn(name string, port int32) {
 	c.must(err)
 }
 
-// reader is the token of an account that may read Nodes and Pods, and no more.
+// reader is the token of an account that may only read Nodes and Pods.
 func (c *fixture) reader() string {
 	c.t.Helper()
 	c.apply(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: default}}`)
@@ -88,7 +88,7 @@ func (c *fixture) reader() string {
 		c.must(err)
 		return r.Status.Allowed
 	}
-	// The API server learns of a role by a watch: of this one, and that it is not what another test has made of it.
+	// The API server's watch of roles lags: wait until this role applies, and not one that another test has created.
 	c.until(func() string {
 		if !may("list", "nodes") {
 			return "the reader may not list Nodes"
@@ -106,7 +106,7 @@ func (c *fixture) reader() string {
 	return token.Status.Token
 }
 
-// knows is the answer of an agent, each path as "node from to state cause".
+// knows is an agent's answer, each path as "node from to state cause".
 func knows(node string, paths ...string) string {
 	a := agents.Answer{Node: node, Reach: &api.AgentReach{}}
 	for _, words := range paths {
@@ -130,7 +130,7 @@ func knows(node string, paths ...string) string {
 	return string(out)
 }
 
-// From outside the nodes both agents are queried by commands in their Pods, and errors in that are reported.
+// From outside the nodes both agents are queried by commands in their Pods, and errors are reported.
 func TestKubeReach(t *testing.T) {
 	c := newFixture(t)
 	said := map[string]string{}
@@ -172,12 +172,12 @@ func TestKubeReach(t *testing.T) {
 	}
 	out, code := c.run("reach", "a", "b", "-o", "json")
 	var r struct {
-		Ways     []struct{ From, To, Family, State, Cause, At string }
-		Findings []struct{ Kind, Severity string }
+		Directions []struct{ From, To, Family, State, Cause, At string }
+		Findings   []struct{ Kind, Severity string }
 	}
 	err := json.Unmarshal([]byte(out), &r)
-	if err != nil || code != exitFailing || len(r.Ways) != 2 || r.Ways[0].State != "fails" ||
-		r.Ways[0].At != "b" || len(r.Findings) != 1 || r.Findings[0].Kind != "pods-firewall" || r.Findings[0].Severity != "failing" {
+	if err != nil || code != exitFailing || len(r.Directions) != 2 || r.Directions[0].State != "fails" ||
+		r.Directions[0].At != "b" || len(r.Findings) != 1 || r.Findings[0].Kind != "pods-firewall" || r.Findings[0].Severity != "failing" {
 		t.Errorf("%v, exit code %d: %+v\n%s", err, code, r, out)
 	}
 	says(cli.ExitError, knows("a", "b fails unknown broken not-found"), `{"node":"b"}`, ab, "node b does not probe: reachability is none in its agent's config", "not-probed")
@@ -199,7 +199,7 @@ func TestKubeReach(t *testing.T) {
 	says(cli.ExitError, well[0], well[1], ab, "still valid?")
 }
 
-// status and doctor query all agents if they probe: a fault that several of them see is one finding.
+// status and doctor query all agents if they probe: a fault that several of them report is one finding.
 func TestKubeReachOfAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -260,7 +260,7 @@ func TestKubeReachOfAll(t *testing.T) {
 		"get, create": row("c") + "2/3, not: b 0"} {
 		c.apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, rules: [{apiGroups: [""],
 			resources: [nodes, pods, configmaps], verbs: [get, list]}, {apiGroups: [""], resources: [pods/exec], verbs: [` + verbs + `]}]}`)
-		c.until(func() string { // the API server learns of roles late
+		c.until(func() string { // the API server's watch of roles lags
 			if out, code := flat("status"); code != 0 || !strings.Contains(out, want) {
 				return fmt.Sprintf("with %s on pods/exec, exit code %d: %s", verbs, code, out)
 			}

@@ -29,7 +29,8 @@ import (
 )
 
 var (
-	// shared is the API server of this package's tests, binDir where the programs that labs run are: see TestMain.
+	// shared is the API server of this package's tests, binDir the directory of the programs that labs run: see
+	// TestMain.
 	shared apitest.Shared
 	binDir string
 )
@@ -89,14 +90,14 @@ func (c *fixture) must(err error) {
 	}
 }
 
-// letIn makes the kubeconfig that of another user.
+// letIn switches the kubeconfig to another user.
 func (c *fixture) letIn(token string) {
 	c.t.Helper()
 	c.must(os.WriteFile(c.token, []byte(token), 0o600))
 	c.must(apitest.Kubeconfig(c.kubeconfig, c.s.URL, c.s.CA(), c.token))
 }
 
-// run runs a fairleadctl command against the cluster only: not on a node, whatever else runs on this machine.
+// run runs a fairleadctl command against the cluster only: not as on a node, whatever else runs on this machine.
 func (c *fixture) run(args ...string) (string, int) {
 	c.t.Helper()
 	conf := filepath.Join(c.t.TempDir(), "agent.conf")
@@ -129,13 +130,13 @@ func (c *fixture) node(name string, ready corev1.ConditionStatus, podCIDRs ...st
 		Message: "the test says so"}}
 	made, err := c.client.Kubernetes.CoreV1().Nodes().Create(c.t.Context(), n, metav1.CreateOptions{})
 	c.must(err)
-	made.Status, made.ResourceVersion = n.Status, "" // a controller may have given it a podCIDR since
+	made.Status, made.ResourceVersion = n.Status, "" // a controller may have assigned a podCIDR meanwhile
 	made, err = c.client.Kubernetes.CoreV1().Nodes().UpdateStatus(c.t.Context(), made, metav1.UpdateOptions{})
 	c.must(err)
 	return made
 }
 
-// runs reports what a Node runs.
+// runs sets the software versions in a Node's status.
 func (c *fixture) runs(node, kubelet, runtime string) {
 	c.t.Helper()
 	patch := fmt.Sprintf(`{"status": {"nodeInfo": {"kubeletVersion": %q, "containerRuntimeVersion": %q}}}`, kubelet, runtime)
@@ -249,7 +250,7 @@ func (c *fixture) until(f func() (missing string)) {
 // removeFinalizers removes the finalizers of pools, so that the next test finds none.
 func (c *fixture) removeFinalizers() {
 	list, err := c.client.Dynamic.Resource(api.PoolResource).List(context.Background(), metav1.ListOptions{})
-	if apierrors.IsNotFound(err) { // the test has removed the kind
+	if apierrors.IsNotFound(err) { // the test has removed the CRD
 		return
 	}
 	c.must(err)

@@ -55,7 +55,7 @@ func TestKubeStatus(t *testing.T) {
 	}
 }
 
-// All checks at once; those that did not run are listed.
+// Runs all checks; those that did not run are listed.
 func TestKubeDoctorAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -86,7 +86,7 @@ func TestKubeDoctorAll(t *testing.T) {
 		}
 	}
 	c.must(c.s.Objects().Remove(t.Context(), apitest.Definitions, "", "ippools.crd.antrea.io"))
-	c.until(func() string { // the API server serves the kind for a moment after its definition is gone
+	c.until(func() string { // the API server still serves the kind for a moment after its definition is deleted
 		out, code := c.run("doctor", "pools")
 		if code != cli.ExitError || !strings.Contains(out, "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
 			return fmt.Sprintf("without the kind: exit code %d\n%s", code, out)

@@ -24,8 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// uninstalling is a cluster without kubelets: a test plays the part of the nodes, and creates and ends their pods.
-// test/e2e tests that nodes are restored.
+// uninstalling is a cluster without kubelets: the test acts as the nodes, and creates and ends their pods. test/e2e
+// tests that nodes are restored.
 type uninstalling struct {
 	*fixture
 	sets typedappsv1.DaemonSetInterface
@@ -87,7 +87,7 @@ func (u *uninstalling) work() *appsv1.DaemonSet {
 	return set
 }
 
-// has reports whether a DaemonSet is there.
+// has reports whether a DaemonSet exists.
 func (u *uninstalling) has(name string) bool {
 	u.t.Helper()
 	_, err := u.sets.Get(u.t.Context(), name, metav1.GetOptions{})
@@ -97,11 +97,12 @@ func (u *uninstalling) has(name string) bool {
 	return err == nil
 }
 
-// started is how an uninstallation ends that has started the pods that restore nodes, if none has appeared yet.
+// started is the error of an uninstallation that has created the DaemonSet that restores nodes, while it has no pods
+// yet.
 const started = "0 of 0 nodes are not restored"
 
-// stops runs the command, with that limit, until it ends with such an error. A stalled machine may get less far within
-// the limit; the command may be run again at any time.
+// stops runs the command, with limit as its timeout, until it ends with the error why. A stalled machine may get less
+// far within the limit; the command may be run again at any time.
 func (u *uninstalling) stops(limit, why string) (out string) {
 	u.t.Helper()
 	u.until(func() string {
@@ -145,7 +146,7 @@ func TestKubeUninstall(t *testing.T) {
 	}
 	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
 
-	// An agent does not end: nothing else is started.
+	// An agent does not terminate: nothing else is started.
 	if out = u.stops("3s", "to terminate (agent-1)"); !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there:\n%s", out)
 	}
@@ -162,7 +163,7 @@ func TestKubeUninstall(t *testing.T) {
 	}
 	u.end("agent-1")
 
-	// One node is done, one is not: it is named, with its pod's message.
+	// One node is done, one is not: that one is named, with its pod's message.
 	u.status(2)
 	u.pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
 	u.pod("u-2", "n2", "fairlead-uninstall", ended(1, "br-uplink is still there"))
@@ -213,12 +214,12 @@ func TestKubeUninstallOfThen(t *testing.T) {
 	}
 	u.install()
 
-	// The agents are not touched as long as old pods exist.
+	// The agents are kept as long as old pods exist.
 	if u.stops("3s", "to terminate (u-1, u-2)"); !u.has("fairlead-agent") {
 		t.Error("pods of then run, and the agents are deleted")
 	}
 
-	// n1 ends its own. n2 is dead, and kubelet cannot end the other.
+	// The pod on n1 ends. n2 is dead, and its kubelet cannot end the other one.
 	u.end("u-1")
 	u.must(u.pods.Delete(t.Context(), "u-2", metav1.DeleteOptions{}))
 	u.must(u.client.Kubernetes.CoreV1().Nodes().Delete(t.Context(), "n2", metav1.DeleteOptions{}))
@@ -233,7 +234,7 @@ func TestKubeUninstallOfThen(t *testing.T) {
 }
 
 // Installing Fairlead again withdraws an uninstallation: the controller may delete it, but only one that has begun and
-// has agents beside it.
+// exists beside agents.
 func TestKubeUninstallWithdrawn(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
@@ -242,7 +243,7 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 	account, err := kube.ForConfig(&rest.Config{Host: u.s.URL, BearerToken: token,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: u.s.CA()}})
 	u.must(err)
-	u.until(func() string { // the API server learns of a role by a watch
+	u.until(func() string { // the API server's watch of roles lags
 		if _, err := takedown.Withdraw(t.Context(), account.Kubernetes); err != nil {
 			return err.Error()
 		}
@@ -272,7 +273,7 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 		t.Error("it is still there, or the agents are not")
 	}
 
-	// The controller does so by itself.
+	// A running controller withdraws it by itself.
 	u.stops("2s", started)
 	u.install()
 	u.startController(api.NodeIPAM{})
@@ -284,7 +285,7 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 	})
 }
 
-// A user who may not read what the wait for the nodes reads gets an error before the agents are deleted.
+// A user who may not read what the wait for the nodes needs gets an error before the agents are deleted.
 func TestKubeUninstallWithoutRights(t *testing.T) {
 	u := newUninstalling(t)
 	u.install()
@@ -297,7 +298,7 @@ func TestKubeUninstallWithoutRights(t *testing.T) {
 	token, err := u.s.Token(t.Context(), "operator")
 	u.must(err)
 	u.letIn(token)
-	u.until(func() string { // the API server learns of a role by a watch
+	u.until(func() string { // the API server's watch of roles lags
 		out, code := u.run("uninstall", "--yes", "--wait", "3s")
 		switch {
 		case code == 0:
@@ -314,7 +315,7 @@ func TestKubeUninstallWithoutRights(t *testing.T) {
 	}
 }
 
-// The commands of docs/install.md that delete the pools end, although there is no longer a controller to remove their
+// The commands of docs/install.md that delete the pools complete, although no controller is left to remove their
 // finalizers.
 func TestKubeUninstallPools(t *testing.T) {
 	c := newFixture(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// From outside the nodes every agent is queried by a command in its Pod, about the NIC that matches the pattern.
+// From outside the nodes every agent is queried by a command in its Pod about the NIC that matches the pattern.
 func TestKubePreflightOfAll(t *testing.T) {
 	c := newFixture(t)
 	said := map[string]string{}
@@ -50,13 +50,13 @@ func TestKubePreflightOfAll(t *testing.T) {
 	if len(asked) != 2 || asked[0] != "fairleadctl uplink preflight -o json --nic=e*0" {
 		t.Errorf("asked %q", asked)
 	}
-	says(exitWarning, well, "error: fairleadctl: say which NIC", nil, "a eth0 steer ok b - - not asked", "b could not be asked: say which NIC")
+	says(exitWarning, well, "error: fairleadctl: say which NIC", nil, "a eth0 steer ok b - - not queried", "b could not be queried: say which NIC")
 	says(exitWarning, well, `{"nic":"eth0","mode":"bridge","refused":[],"unknown":["whether"]}`, nil, "b eth0 bridge not all known")
-	says(cli.ExitError, "error: no", "error: no", nil, "a, b could not be asked: no", "no agent has answered")
+	says(cli.ExitError, "error: no", "error: no", nil, "a, b could not be queried: no", "no agent has answered")
 	says(cli.ExitUsage, well, well, []string{"--nic=eth["}, "want a name, or a pattern")
 	c.node("bare", corev1.ConditionTrue)
 	c.node("away", corev1.ConditionUnknown)
-	says(exitWarning, well, well, nil, "away - - not asked", "bare could not be asked: it has no Pod of fairlead-agent. If the agent runs there without a Pod: "+
+	says(exitWarning, well, well, nil, "away - - not queried", "bare could not be queried: it has no Pod of fairlead-agent. If the agent runs there without a Pod: "+
 		"sudo fairleadctl uplink preflight, on that node")
 	out, _ := c.run("uplink", "preflight", "--all-nodes", "-o", "json")
 	var r struct {
@@ -67,7 +67,7 @@ func TestKubePreflightOfAll(t *testing.T) {
 		Findings []struct{ Kind, Severity string }
 	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Nodes) != 4 || r.Nodes[0].Report.NIC != "eth0" ||
-		r.Nodes[0].Result != "ok" || len(r.Findings) != 2 || r.Findings[0].Kind != "not-asked" || r.Findings[0].Severity != "warning" {
+		r.Nodes[0].Result != "ok" || len(r.Findings) != 2 || r.Findings[0].Kind != "not-queried" || r.Findings[0].Severity != "warning" {
 		t.Errorf("%v: %+v\n%s", err, r, out)
 	}
 	c.letIn(c.reader())

@@ -22,8 +22,8 @@ func writeFile(t *testing.T, content string) string {
 	return path
 }
 
-// Each way in which there may be no connection to the API server has a message that says what to set.
-func TestNewSaysWhatIsWrong(t *testing.T) {
+// Each reason for having no connection to the API server has a message with a remedy.
+func TestNewErrors(t *testing.T) {
 	good := writeFile(t, goodKubeconfig)
 	for _, c := range []struct {
 		name, kubeconfig, override string

@@ -50,8 +50,7 @@ func agentClient(t *testing.T) (*apitest.Server, *Client, string) {
 	return s, c, kubeconfig
 }
 
-// mayList reports whether the API server lets the client list Nodes: it learns of a role by a watch, and so a moment
-// after it was written.
+// mayList reports whether the API server lets the client list Nodes: its watch of roles lags a moment behind.
 func mayList(t *testing.T, c *Client) bool {
 	t.Helper()
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
@@ -86,7 +85,7 @@ func eventsAbout(t *testing.T, s *apitest.Server, object string) []corev1.Event 
 	return l.Items
 }
 
-// The agent's account can change no Node and no Pod, evict none, and read no Secret.
+// The agent's account cannot change Nodes or Pods, evict Pods, or read Secrets.
 func TestKubeAgentChangesNoNodeNorPod(t *testing.T) {
 	s, _, _ := agentClient(t)
 	may := func(a authorizationv1.ResourceAttributes) bool {
@@ -115,7 +114,7 @@ func TestKubeAgentChangesNoNodeNorPod(t *testing.T) {
 	}
 }
 
-// A Warning is one Event, however often and by however many agents it is written.
+// A Warning is a single Event, however often and by however many agents it is written.
 func TestKubeWarn(t *testing.T) {
 	s, c, _ := agentClient(t)
 	w := Warning{About: NodeReference("worker-7"), Reason: "NoPodCIDR", Message: "node worker-7 has no podCIDR"}
@@ -131,7 +130,7 @@ func TestKubeWarn(t *testing.T) {
 		first[0].Namespace != "default" || first[0].Source.Component != Component || first[0].Source.Host != "worker-7" {
 		t.Fatalf("the Events are %+v", first)
 	}
-	time.Sleep(time.Until(first[0].LastTimestamp.Add(1100 * time.Millisecond))) // in whole seconds
+	time.Sleep(time.Until(first[0].LastTimestamp.Add(1100 * time.Millisecond))) // timestamps are in whole seconds
 	again := warn("worker-7", w)
 	if len(again) != 1 || !again[0].LastTimestamp.After(first[0].LastTimestamp.Time) {
 		t.Errorf("the second time: %+v, want the same Event at a later time", again)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// An Event that is there costs one request: agents that see the same fault write the same Event.
+// Writing an existing Event costs one request: agents that see the same fault write the same Event.
 func TestWarnPatchesFirst(t *testing.T) {
 	var asked []string
 	status := map[string]int{}
@@ -37,7 +37,7 @@ func TestWarnPatchesFirst(t *testing.T) {
 	}{
 		{patch: 200, want: []string{"PATCH"}},
 		{patch: 404, post: 201, want: []string{"PATCH", "POST"}},
-		{patch: 404, post: 409, want: []string{"PATCH", "POST"}}, // another agent was faster
+		{patch: 404, post: 409, want: []string{"PATCH", "POST"}}, // another agent was first
 		{post: 201, once: true, want: []string{"POST"}},
 		{post: 409, once: true, want: []string{"POST"}},
 	} {

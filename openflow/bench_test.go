@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// manyFlows are as many as a node of a big cluster has.
+// manyFlows are as many flows as a node of a large cluster has.
 func manyFlows(n int) []Flow {
 	out := make([]Flow, n)
 	for i := range out {
@@ -18,7 +18,7 @@ func manyFlows(n int) []Flow {
 	return out
 }
 
-// BenchmarkDiff is what a Sync computes when some flows are added.
+// BenchmarkDiff is the computation of a Sync when some flows are added.
 func BenchmarkDiff(b *testing.B) {
 	all := manyFlows(30018)
 	c := newConfirmed(nil, confirmed{})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Missing, altered and foreign flows are reported, and flows as wanted are not.
+// Missing, altered and foreign flows are reported, and desired flows are not.
 func TestCompare(t *testing.T) {
 	flow := func(priority uint16) Flow { return Flow{Table: 3, Priority: priority, Kind: KindPod} }
 	as := func(f Flow) listed { return listed{flow: f, cookie: f.Cookie()} }

@@ -36,7 +36,7 @@ func TestVswitchdRestart(t *testing.T) {
 	}
 }
 
-// A stopped ovs-vswitchd keeps its sockets open. Everything must end by itself.
+// A stopped ovs-vswitchd keeps its sockets open. All operations must end by themselves.
 func TestHungSwitch(t *testing.T) {
 	t.Parallel()
 	o := flowtest.Node(t)
@@ -66,7 +66,7 @@ func TestHungSwitch(t *testing.T) {
 	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), tables.Pipeline(tables.View{}))
 }
 
-// Without ovsdb-server, ovs-vswitchd serves no OpenFlow, and says nothing.
+// Without ovsdb-server, ovs-vswitchd serves no OpenFlow, and sends nothing.
 func TestNoOVSDB(t *testing.T) {
 	t.Parallel()
 	o := flowtest.Node(t)
@@ -91,7 +91,7 @@ func TestNoOVSDB(t *testing.T) {
 	}
 }
 
-// An idle connection to a healthy switch lives on.
+// An idle connection to a healthy switch stays open.
 func TestIdleConnection(t *testing.T) {
 	t.Parallel()
 	o := flowtest.Node(t)
@@ -135,7 +135,7 @@ func TestOldProtocol(t *testing.T) {
 	}
 }
 
-// A peer that talks nonsense ends the connection; it never blocks or panics.
+// A peer that sends garbage ends the connection, without a hang or a panic.
 func TestGarbage(t *testing.T) {
 	hello := string(ofconn.Encode(0, 1, nil))
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// speak is a socket whose other end says text and hangs up.
+// speak is a socket whose other end sends text and then shuts down its sending direction.
 func speak(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -189,7 +189,7 @@ func speak(t *testing.T, text string) string {
 	return path
 }
 
-// patience is when a test stops to wait for what should come: far later than on the busiest machine.
+// patience is the limit for expected events: far longer than they take on the busiest machine.
 const patience = time.Minute
 
 func wait(t *testing.T, done <-chan struct{}, limit time.Duration, what string) {

@@ -77,9 +77,8 @@ func flowListMessage(t *testing.T) []byte {
 	return append(ofconn.Encode(msgMultipartReply, xid, answers[0].Body), ofconn.Encode(ofconn.EchoReply, 1, nil)...)
 }
 
-// A list that ends anywhere but between two flows is an error, never a shorter
-// list: deleting by it what we do not see would be fine, but adding again what
-// is there would hide a broken connection.
+// A list that ends anywhere but between two flows is an error, never a shorter list: deletions based on a shorter list
+// would be harmless, but adding flows again that are there would hide a broken connection.
 func TestCutFlowList(t *testing.T) {
 	whole := flowListMessage(t)
 	m, err := ofconn.Read(bytes.NewReader(whole))
@@ -107,7 +106,7 @@ func TestCutFlowList(t *testing.T) {
 	}
 }
 
-// randomFlows have any fields together that the switch takes together.
+// randomFlows have any combination of fields that the switch accepts.
 func randomFlows(t *testing.T) []Flow {
 	t.Helper()
 	r, used := rand.New(rand.NewPCG(15, 3)), map[Key]bool{}
@@ -198,9 +197,9 @@ func TestEachFieldAndAction(t *testing.T) {
 	}
 }
 
-// What is sent of a port of a Service is written straight into the buffer that is sent: there may be tens of thousands.
+// The flow and group of a Service's port are encoded directly into the send buffer: there may be tens of thousands.
 func TestEncodingAllocates(t *testing.T) {
-	const most = 10 // of the flow and the group of a port with five endpoints; measured: 6.1
+	const most = 10 // for the flow and the group of a port with five endpoints; measured: 6.1
 	var changes []change
 	for i := range 100 {
 		g := &nx.Group{ID: uint32(i + 1)}
@@ -229,7 +228,7 @@ func TestEncodingAllocates(t *testing.T) {
 
 // A list of tens of thousands of flows is compared every 15 seconds.
 func TestListingAllocates(t *testing.T) {
-	const most = 2 // for a flow; measured: 1.1
+	const most = 2 // per flow; measured: 1.1
 	u := newUnits((*Flow).ofPolicy)
 	var list []*listed
 	for i, f := range manyFlows(100) {

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// What is sent for a match is read back as the same match, whatever is in it,
-// and each row of the table takes part, with and without a mask where it has one.
+// A match that was sent is read back as the same match, whatever it contains, and each row of the table is used, with
+// and without a mask where it has one.
 func TestMatchesRoundTrip(t *testing.T) {
 	type use struct {
 		field string
@@ -46,8 +46,8 @@ func TestMatchesRoundTrip(t *testing.T) {
 	}
 }
 
-// A field of Match that no row of the table is about would be left out of what
-// is sent: the flow would take packets that it is not for.
+// A field of Match without a row in the table would be omitted when sent: the flow would match packets that it is not
+// meant for.
 func TestEveryFieldOfMatchIsInTheTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 1))
 	for i := range reflect.TypeFor[Match]().NumField() {
@@ -70,7 +70,7 @@ func TestEveryFieldOfMatchIsInTheTable(t *testing.T) {
 	}
 }
 
-// A match that would lose something on the way to the switch is refused.
+// A match that would lose something when it is encoded is rejected.
 func TestMatchThatCannotBeSent(t *testing.T) {
 	for _, m := range []Match{
 		{EtherType: ARP, Src: netip.MustParsePrefix("fd00::1/128")},
@@ -83,8 +83,7 @@ func TestMatchThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// So it is with actions: each field that can be written, each pair that can be
-// copied, and all others.
+// The same holds for actions: each field that can be written, each pair that can be copied, and all others.
 func TestActionsRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 2))
 	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, OutputController, DecTTL{}, PopVLAN{}, Resubmit(0),
@@ -122,7 +121,7 @@ func TestActionsRoundTrip(t *testing.T) {
 	}
 }
 
-// sentAndRead is what a flow that was encoded is to our decoder.
+// sentAndRead returns a flow as our decoder reads it after encoding.
 func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	t.Helper()
 	c := change{flow: &f}
@@ -130,15 +129,14 @@ func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	if err != nil {
 		t.Fatalf("%s: %v", f, err)
 	}
-	body := b[ofconn.HeaderLen+40:] // behind what comes before the match
+	body := b[ofconn.HeaderLen+40:] // after the fields that precede the match
 	length := int(binary.BigEndian.Uint16(body[2:]))
 	got.Match, unsupported = readMatch(body[4:length])
 	got.Actions = readInstructions(body[(length+7)&^7:])
 	return got, unsupported
 }
 
-// randomMatch has about half of the fields of Match, in combinations that the
-// switch would not take, too.
+// randomMatch has about half of the fields of Match, also in combinations that the switch would reject.
 func randomMatch(t *testing.T, r *rand.Rand) (m Match) {
 	t.Helper()
 	for i := range reflect.TypeFor[Match]().NumField() {
@@ -166,7 +164,7 @@ func randomMatch(t *testing.T, r *rand.Rand) (m Match) {
 	return m
 }
 
-// withProtocol leaves out the fields of protocols that m is not of.
+// withProtocol removes the fields of protocols other than m's.
 func (m *Match) withProtocol(r *rand.Rand) {
 	if r.IntN(2) == 0 && m.ICMPv6 == 0 {
 		m.Protocol = 1 + []uint16{protoTCP, protoUDP, protoSCTP}[r.IntN(3)]
@@ -181,14 +179,13 @@ func (m *Match) withProtocol(r *rand.Rand) {
 	}
 }
 
-// validMatch is one that the switch takes: fields with their prerequisites
-// (ovs-fields(7)), and values that it knows.
+// validMatch is a match that the switch accepts: fields with their prerequisites (ovs-fields(7)), and known values.
 func validMatch(t *testing.T, r *rand.Rand) Match {
 	t.Helper()
 	m := randomMatch(t, r)
 	m.InPort %= 0xff00 // above are ports such as LOCAL
 	m.ARPOp %= 0x100
-	if m.EtherType == 0x88cc { // ovs-ofctl prints it behind the addresses
+	if m.EtherType == 0x88cc { // ovs-ofctl prints it after the addresses
 		m.EtherType = 0
 	}
 	ip, nd := m.EtherType == IPv4 || m.EtherType == IPv6, uint8(0)
@@ -243,7 +240,7 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 	return m
 }
 
-// randomize sets part of a Match to something that it is not without.
+// randomize sets part of a Match to a value that differs from the unset one.
 func randomize(t *testing.T, r *rand.Rand, part reflect.Value) {
 	t.Helper()
 	mac := api.MAC{0x0a, byte(r.Uint32()), 5: byte(r.Uint32())}
@@ -283,7 +280,7 @@ func randomAddr(r *rand.Rand, v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfd, byte(r.Uint32()), byte(r.Uint32()), 9: byte(r.Uint32()), 15: 1})
 }
 
-// randomPrefix is a single address as often as not.
+// randomPrefix is a single address half of the time.
 func randomPrefix(r *rand.Rand, v4 bool) netip.Prefix {
 	a := randomAddr(r, v4)
 	bits := a.BitLen()

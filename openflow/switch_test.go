@@ -58,7 +58,7 @@ func TestSyncSendsTheDifference(t *testing.T) {
 	}
 }
 
-// Whatever a third party does to the flows is undone and counted.
+// Any change of the flows by a third party is reverted and counted.
 func TestDrift(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -66,7 +66,7 @@ func TestDrift(t *testing.T) {
 	want := tables.Pipeline(view)
 	flowtest.Sync(t, s, want)
 	ourCookie := fmt.Sprintf("cookie=%#x,", want[0].Cookie())
-	added := openflow.Changes{Deleted: 1} // what has to be done about it
+	added := openflow.Changes{Deleted: 1} // the repair of an added flow
 	modified := openflow.Changes{Modified: 1}
 	for _, c := range []struct {
 		name, command, flow string
@@ -109,7 +109,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// unread has the list of flows known well enough not to be read any more, unless it differs.
+// unread resyncs until the digest of the list of flows is known: from then on a list is decoded only if it differs.
 func unread(t *testing.T, s *openflow.Switch, want []openflow.Flow) {
 	t.Helper()
 	for range 2 {
@@ -120,7 +120,7 @@ func unread(t *testing.T, s *openflow.Switch, want []openflow.Flow) {
 	}
 }
 
-// An external change that leaves what was there before our last one is found as any other.
+// An external change that restores the state before our last change is found like any other.
 func TestOurChangeIsUndone(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -148,7 +148,7 @@ func TestFreshStandaloneBridge(t *testing.T) {
 		t.Fatalf("a standalone bridge has no NORMAL flow any more:\n%s", flows)
 	}
 	want := tables.Pipeline(tables.View{})
-	// A flow of Fairlead's has its match: replaced, not deleted.
+	// A flow of Fairlead has the same match: it is replaced, not deleted.
 	if got := flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), want); got.Added+got.Modified != len(want) ||
 		got.Modified+got.Deleted != 1 {
 		t.Errorf("changed %+v, want %d new flows and one gone", got, len(want))
@@ -158,8 +158,8 @@ func TestFreshStandaloneBridge(t *testing.T) {
 	}
 }
 
-// One flow that the switch refuses makes Sync fail and say which and why. The
-// others are installed.
+// One flow that the switch refuses makes Sync fail with an error that names the flow and the reason. The others are
+// installed.
 func TestRefusedFlow(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -196,7 +196,7 @@ func TestRefusedFlow(t *testing.T) {
 	}
 }
 
-// A bundle that fails as a whole changes nothing, and the next Sync knows.
+// A bundle that fails as a whole changes nothing, and the next Sync sends it again.
 func TestRefusedBundle(t *testing.T) {
 	o := flowtest.Node(t)
 	o.Ctl("--", "--id=@ft", "create", "Flow_Table", "flow_limit=5", "overflow_policy=refuse",
@@ -216,7 +216,7 @@ func TestRefusedBundle(t *testing.T) {
 	}
 }
 
-// What cannot be encoded is found when a part of its bundle has been sent: nothing of that is installed.
+// A flow that cannot be encoded is detected after part of its bundle has been sent: none of that part is installed.
 func TestUnencodableFlow(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -237,7 +237,7 @@ func TestUnencodableFlow(t *testing.T) {
 	}
 }
 
-// 2,000 flows take several parts to list.
+// A list of 2,000 flows takes several parts.
 func TestManyFlows(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -271,7 +271,7 @@ func TestDropsAreCounted(t *testing.T) {
 		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.4", "10.10.0.1")) // spoofed
 		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.3", "10.10.0.77"))
 	}
-	deadline := time.Now().Add(time.Minute) // ovs-vswitchd gathers counters about once a second
+	deadline := time.Now().Add(time.Minute) // ovs-vswitchd updates counters about once a second
 	for _, drop := range []string{
 		`table=0, n_packets=3, .*priority=0 actions=drop`,
 		`table=3, n_packets=3, .*priority=150,ip,nw_dst=10.10.0.0/24 actions=drop`,
@@ -319,8 +319,8 @@ func bigView(pods, peers int) tables.View {
 	return v
 }
 
-// How the switch treats fragments decides what the flows see of them. It is not in its flows, and is reset with each
-// ovs-vswitchd.
+// How the switch treats fragments determines what flows see of them. That setting is not part of its flows, and is
+// reset by each restart of ovs-vswitchd.
 func TestFragmentsAreSeen(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -350,8 +350,8 @@ func twoPods() tables.View {
 	return v
 }
 
-// Each list says which flows of other nodes have taken packets of late, though nothing has changed.
-func TestHeed(t *testing.T) {
+// Each list reports which flows of other nodes have recently taken packets, even if nothing has changed.
+func TestOnFlowStats(t *testing.T) {
 	o := flowtest.Node(t)
 	sw := flowtest.Dial(t, o, openflow.Dial)
 	type took struct {
@@ -393,7 +393,7 @@ func TestHeed(t *testing.T) {
 	}
 }
 
-// A flow that one Unit has no more and another has now stays, whichever of both comes first.
+// A flow that moves from one Unit to another stays, whichever of the two comes first.
 func TestFlowMovesToAnotherUnit(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

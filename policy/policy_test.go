@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// text is what tests compare: subject, isolation, rules and problems, a line each.
+// text is the form that tests compare: subject, isolation, rules and problems, one line each.
 func text(p policy.Policy) string {
 	lines := []string{fmt.Sprintf("%s, %s: %s", p.Ref, p.Tier, p.Subject)}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -80,7 +80,7 @@ spec.ingress[0] accepts nothing: peer 0: netip.ParsePrefix("10.0.0.1"): no '/'`}
 	}
 }
 
-// Of a policy with more fields that are unknown than the decoder lists, no rule accepts.
+// If a policy has more unknown fields than the decoder lists, none of its rules accepts.
 func TestManyUnknownFields(t *testing.T) {
 	rules := strings.TrimSuffix(strings.Repeat(`{"from": [{"podSelector": {}, "services": {}}]},`, 120), ",")
 	p, err := policy.ParseNetworkPolicy([]byte(`{"metadata": {"name": "np", "namespace": "ns"}, "spec": {"podSelector": {}, ` +
@@ -206,8 +206,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// A pod is another one of its name only where both UIDs are known and differ. That of a static pod, as its kubelet has
-// it, is the hash of its manifest.
+// A pod counts as another one of its name only if both UIDs are known and differ. The kubelet's UID of a static pod is
+// the hash of its manifest.
 func TestIs(t *testing.T) {
 	static := policy.Pod{UID: "mirror", ConfigHash: "hash"}
 	for _, c := range []struct {
@@ -224,7 +224,7 @@ func TestIs(t *testing.T) {
 	}
 }
 
-// What a selector selects is the same after it was written as JSON and read.
+// A selector selects the same pods after it was written as JSON and read.
 func TestSelectorsAreReadAsWritten(t *testing.T) {
 	one, err := policy.ParseNetworkPolicy([]byte(`{"metadata": {"namespace": "shop", "name": "p"}, "spec": {"podSelector":
 		{"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a", "b"]}]}}}`))

@@ -15,8 +15,8 @@ import (
 // "spec.ingress[0].from[1].service". The API server sends such fields only as JSON.
 type unknown []string
 
-// mostErrors is how many errors the decoder returns at most (sigs.k8s.io/json, strictErrs). There may be more.
-const mostErrors = 100
+// maxErrors is how many errors the decoder returns at most (sigs.k8s.io/json, strictErrs). There may be more.
+const maxErrors = 100
 
 // decode decodes an API object from JSON, and returns the fields of its spec that o does not have. The error says what
 // is wrong with the JSON.
@@ -26,7 +26,7 @@ func decode(doc []byte, o any) (unknown, error) {
 		return nil, err
 	}
 	var out unknown
-	if len(strict) >= mostErrors {
+	if len(strict) >= maxErrors {
 		out = append(out, "spec")
 	}
 	for _, e := range strict {

@@ -62,7 +62,7 @@ func New(parts Parts) (*Addresses, error) {
 		secondaries: secondaryRecords{dir: secondaryDir}}
 	p.running, p.stop = context.WithCancel(context.Background())
 	p.prober = &prober{board: p.Board, source: p.Source, timeout: p.Config.IPAM.ConflictProbeTimeout, more: signal.New(),
-		every: p.Intervals.Probe, mostAge: p.Intervals.ProbeAge}
+		every: p.Intervals.Probe, maxAge: p.Intervals.ProbeAge}
 	if p.Client != nil {
 		p.store = allocation.NewKubernetes(p.Client.Dynamic)
 	} else {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// source is a Source that has only a snapshot.
+// source is a Source with only a snapshot.
 type source struct {
 	inputs.Source
 	is inputs.Snapshot
@@ -20,7 +20,7 @@ type source struct {
 func (s *source) Snapshot() *inputs.Snapshot { return &s.is }
 
 // After an outage, the API server's data may be from an older backup, in which addresses of running pods are free. Each
-// node checks that after an outage, and none allocates an address before the others have had time for it.
+// node checks that after an outage, and none allocates an address before the others have had time to do so.
 func TestAfterAnOutage(t *testing.T) {
 	s := &source{}
 	p := &Addresses{Parts: Parts{Source: s, Intervals: api.DefaultIntervals().Agent},
@@ -51,7 +51,7 @@ func TestAfterAnOutage(t *testing.T) {
 		if w.readAt = time.Now().Add(-c.looked); c.now {
 			w.trigger()
 		}
-		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // a request is made once
+		for i, want := range []bool{c.want, c.want && (!c.ask || c.looked > 0)} { // a request takes effect once
 			if due, err := w.due(c.ask, w.outages); err != nil || due != want {
 				t.Errorf("%s, %d: due %t, %v, want %t", what, i, due, err, want)
 			}

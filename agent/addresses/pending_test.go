@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// A pending release outlives the agent, complete; what another program wrote there has no effect.
+// A pending release outlives the agent, complete; a file that another program wrote there has no effect.
 func TestPendingReleases(t *testing.T) {
 	o := pendingReleases{dir: filepath.Join(t.TempDir(), "not", "yet")}
 	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net"}
@@ -35,7 +35,7 @@ func TestPendingReleases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A writer that was killed leaves this.
+	// Left by a writer that was killed.
 	if err := os.WriteFile(o.path("fl1")+".tmp", []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestPendingReleases(t *testing.T) {
 	if got, found, err := o.of(host); got != owner || !found || err != nil {
 		t.Errorf("the pending release is %+v, found %t, %v", got, found, err)
 	}
-	// An agent of another version had another directory.
+	// An agent of another version used another directory.
 	older := pendingReleases{dir: o.dir}
 	o.dir = filepath.Join(t.TempDir(), "now")
 	for range 2 {
@@ -73,7 +73,7 @@ func TestPendingReleases(t *testing.T) {
 	}
 }
 
-// A file that a full disk has damaged does not prevent other addresses from being released.
+// A file damaged by a full disk does not prevent other addresses from being released.
 func TestSettlePastASpoiledFile(t *testing.T) {
 	store, err := allocation.NewDirectory(t.TempDir())
 	if err != nil {
@@ -89,7 +89,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 	if err := p.pending.keep(owner); err != nil {
 		t.Fatal(err)
 	}
-	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one of them is read first, whatever the order
+	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one of them is read first, in either order
 		if err := os.WriteFile(p.pending.path(host), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -111,8 +111,8 @@ func (hanging) List(ctx context.Context, _ allocation.Filter) ([]api.IPAllocatio
 	return nil, ctx.Err()
 }
 
-// A DEL waits for an API server that hangs no longer than releaseTimeout, and the release is recorded by then, until a
-// DEL that is repeated has made it.
+// A DEL waits for a hanging API server no longer than releaseTimeout, and the release is recorded by then, until a
+// repeated DEL has carried it out.
 func TestReleaseIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	store, err := allocation.NewDirectory(t.TempDir())
@@ -127,7 +127,7 @@ func TestReleaseIsBounded(t *testing.T) {
 		if err := p.Release(t.Context(), owner); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != releaseTimeout { // by the test's clock
+		if took := time.Since(began); took != releaseTimeout { // on the test's clock
 			t.Errorf("the DEL waited %s, want %s", took, releaseTimeout)
 		}
 		if pending, err := p.ReleasePending(attachments.HostOf(owner)); !pending || err != nil {
@@ -143,7 +143,7 @@ func TestReleaseIsBounded(t *testing.T) {
 	})
 }
 
-// Whether a network namespace is gone is unknown if its directory is not visible.
+// It is unknown whether a network namespace is gone if its directory is not visible.
 func TestNetnsGone(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")

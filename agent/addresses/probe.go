@@ -32,8 +32,8 @@ type prober struct {
 	board   *status.Board
 	source  inputs.Source
 	timeout time.Duration
-	// mostAge is how old an answer of the underlay may be; every is the interval at which candidates are probed.
-	mostAge, every time.Duration
+	// maxAge is how old an answer of the underlay may be; every is the interval at which candidates are probed.
+	maxAge, every time.Duration
 
 	more signal.Signal // more candidates are to be probed
 
@@ -76,7 +76,7 @@ func (p *prober) free(w vlanAddr) bool {
 	defer p.mu.Unlock()
 	a, ok := p.answers[w]
 	delete(p.answers, w)
-	return ok && !a.found && time.Since(a.at) < p.mostAge
+	return ok && !a.found && time.Since(a.at) < p.maxAge
 }
 
 // fresh reports whether there is an answer that stays valid until candidates are probed again.
@@ -84,7 +84,7 @@ func (p *prober) fresh(w vlanAddr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, ok := p.answers[w]
-	return ok && time.Since(a.at) < p.mostAge-p.every
+	return ok && time.Since(a.at) < p.maxAge-p.every
 }
 
 // probe sends probes for addresses in one VLAN.
@@ -106,7 +106,7 @@ func (p *prober) remember(answers map[vlanAddr]answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for w, a := range p.answers {
-		if time.Since(a.at) < p.mostAge {
+		if time.Since(a.at) < p.maxAge {
 			if _, newer := answers[w]; !newer {
 				answers[w] = a
 			}

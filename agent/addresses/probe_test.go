@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// That nobody uses an address is believed once, as long as it is not too old: after that a pod may have it.
+// The answer that an address is free is used once, and only if it is recent: afterwards a pod may have the address.
 func TestAnswerServesOnce(t *testing.T) {
 	w := vlanAddr{vlan: 10, addr: netip.MustParseAddr("10.1.0.7")}
 	for what, c := range map[string]struct {
@@ -17,7 +17,7 @@ func TestAnswerServesOnce(t *testing.T) {
 		"in use":       {answer{at: time.Now(), found: true}, false},
 		"too long ago": {answer{at: time.Now().Add(-time.Hour)}, false},
 	} {
-		p := prober{mostAge: time.Minute, answers: map[vlanAddr]answer{w: c.answer}}
+		p := prober{maxAge: time.Minute, answers: map[vlanAddr]answer{w: c.answer}}
 		for i, want := range []bool{c.free, false} {
 			if got := p.free(w); got != want {
 				t.Errorf("%s, asked %d times before: free %t, want %t", what, i, got, want)

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// The addresses of containers outlive the agent. A newer agent's file is read; one that a full disk has truncated, or
-// that another program has written, is named and does not prevent the others from being read.
+// The records of containers' addresses outlive the agent. A newer agent's file is read; one that a full disk has
+// truncated, or that another program has written, is reported and does not prevent the others from being read.
 func TestLiving(t *testing.T) {
 	l := secondaryRecords{dir: filepath.Join(t.TempDir(), "not", "yet")}
 	if err := l.load(); err != nil || len(l.all()) != 0 {
@@ -60,7 +60,7 @@ func TestLiving(t *testing.T) {
 }
 
 // An address whose allocation is gone belongs to its container as long as that lives, and its allocation is restored.
-// One of a container of an earlier boot, or whose network namespace is gone, is free, as is one that no container has.
+// An address of a container of an earlier boot, of one whose network namespace is gone, or of no container is free.
 func TestInUse(t *testing.T) {
 	const lost = "red.10.1.0.7"
 	for what, c := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// Every flow that is added or deleted is counted, whatever causes it: a round that verifies and repairs, a round with
-// changed Services or policies, and single changes of policies.
+// Every added or deleted flow is counted, whatever causes it: a round that verifies and repairs, a round with changed
+// Services or policies, and single changes of policies.
 func TestFlowChangesAreCounted(t *testing.T) {
 	n := newNode(t, api.AgentConfig{Services: api.ServicesOVS, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/12"),
 		NetworkPolicies: api.PoliciesEnforce})

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// deniedNode has pods a, b and c. What policies deny them is logged if their Namespace requests it.
+// deniedNode has pods a, b and c. Packets that policies deny are logged if the pods' Namespace requests it.
 type deniedNode struct {
 	*node
 	lines []string
@@ -76,7 +76,7 @@ func newDeniedNode(t *testing.T) *deniedNode {
 	return n
 }
 
-// restart is an agent that starts.
+// restart replaces the agent with a new one.
 func (n *deniedNode) restart() {
 	n.flows.Stop()
 	var err error
@@ -107,7 +107,7 @@ func (n *deniedNode) send(pod int, to string, from, port int) {
 		p.MAC, p.Addrs[0].Addr(), to, from, port))
 }
 
-// delivered is how many packets have left the switch through any port.
+// delivered is the number of packets that have left the switch through any port.
 func (n *deniedNode) delivered() (all int) {
 	for _, m := range regexp.MustCompile(`tx pkts=(\d+)`).FindAllStringSubmatch(n.Ofctl("dump-ports", "br-int"), -1) {
 		sent, _ := strconv.Atoi(m[1])
@@ -116,14 +116,14 @@ func (n *deniedNode) delivered() (all int) {
 	return all
 }
 
-// waitLines waits until there is a line with all texts.
+// waitLines waits until there is a line that contains all texts.
 func (n *deniedNode) waitLines(texts ...string) {
 	n.t.Helper()
 	n.waitLinesSending(func() {}, texts...)
 }
 
-// waitLinesSending is waitLines with a packet that is sent repeatedly: the datapath may drop some, as it did before a
-// change.
+// waitLinesSending is waitLines with a packet that is sent repeatedly: the datapath may still drop some silently, as
+// before a change.
 func (n *deniedNode) waitLinesSending(send func(), texts ...string) {
 	n.t.Helper()
 	has := func(line string) bool {
@@ -157,7 +157,7 @@ func (n *deniedNode) resync() {
 	n.apply(r)
 }
 
-// Each kind of denial has a line that says which pod was denied what, and by which policy; accepted packets have none.
+// Each kind of denial has a log line with the pod, the packet and the policy; accepted packets have none.
 func TestDeniedPacketsAreLogged(t *testing.T) {
 	n := newDeniedNode(t)
 	n.send(0, "10.77.1.7", 1000, 81)
@@ -193,8 +193,8 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 	n.waitLines(`"msg"="policies keep denying packets" "pod"="ns/a" "direction"="egress"`, `"packets"=1`)
 }
 
-// A flood of denied packets, with ever-changing ports, causes few lines and hardly any packets to the agent, and none
-// is delivered.
+// A flood of denied packets, with ever-changing ports, causes few lines and sends few packets to the agent, and none is
+// delivered.
 func TestFloodOfDeniedPackets(t *testing.T) {
 	n := newDeniedNode(t)
 	start := time.Now()
@@ -202,7 +202,7 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 		n.send(0, "10.77.1.7", 1000+i, 1000+i)
 	}
 	n.flows.Due()
-	// See openflow/denied and agent/denials for the limits; the meter has another clock.
+	// For the limits see openflow/denied and agent/denials; the meter has another clock.
 	seconds := int(time.Since(start)/time.Second) + 2
 	seen := int(n.flows.denied.tap.Seen())
 	if seen < 30 || seen > 50+20*seconds {
@@ -223,8 +223,8 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 	}
 }
 
-// The log begins and ends with the annotation. Meanwhile nothing denied passes, and without it the flows are the same
-// as before it.
+// Logging starts and stops with the annotation. Meanwhile no denied packet passes, and afterwards the flows are the
+// same as before.
 func TestAnnotationChangesNoVerdict(t *testing.T) {
 	n := newDeniedNode(t)
 	with := flowtest.Sorted(flowtest.Flows(n.OVS))
@@ -274,9 +274,9 @@ func TestAnnotationChangesNoVerdict(t *testing.T) {
 	}
 }
 
-// Logging continues after the deaths of ovs-vswitchd and of the agent, after the loss of only the log's connection, and
-// when the limit was removed; without a limit there is no log.
-func TestLogOfDeniedPacketsGoesOn(t *testing.T) {
+// Logging continues after ovs-vswitchd and the agent were killed, after only the log's connection was lost, and after
+// the limit was removed; without a limit there is no log.
+func TestDeniedLogContinues(t *testing.T) {
 	n := newDeniedNode(t)
 	port := 1000
 	logs := func() {

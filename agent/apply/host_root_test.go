@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The host's appliers observe only in a round that verifies. What they then have to do reverts an external change,
-// except after a failed round, which may have done only half of its work.
+// The host's appliers observe only in a round that verifies. A difference found then is an external change, except
+// after a failed round, which may have done only half of its work.
 func TestRootHostIsVerified(t *testing.T) {
 	ns := nstest.New(t)
 	ns.IP("tuntap add dev gw0 mode tap")
@@ -55,11 +55,12 @@ func TestRootHostIsVerified(t *testing.T) {
 	}
 }
 
-// What is wanted again after a round that failed half-way is applied, even if it was in place before that round.
+// A state that is desired again after a round that failed half-way is applied, even if it was in place before that
+// round.
 func TestRootHostAfterHalfARound(t *testing.T) {
 	ns := nstest.New(t)
 	ns.IP("tuntap add dev gw0 mode tap")
-	ns.IP("route add unreachable 10.77.4.0/24") // another program's
+	ns.IP("route add unreachable 10.77.4.0/24") // of another program
 	addr, own := netip.MustParsePrefix("10.77.1.1/24"), netip.MustParsePrefix("10.77.1.0/24")
 	gateway := link.GatewayLink{Name: "gw0", MAC: api.MAC{2, 0, 0, 0, 1, 1}, MTU: 1410, Addrs: []netip.Prefix{addr}}
 	routes := func(to ...string) (d route.Desired) {
@@ -99,7 +100,7 @@ func TestRootHostAfterHalfARound(t *testing.T) {
 	}
 }
 
-// Routes into the tunnel are applied first if nothing else differs. What fails there is retried by Routes in the same
+// Routes into the tunnel are applied first if nothing else differs. A failure there is retried by Routes in the same
 // round, and only Routes reports it.
 func TestRootRoutesAhead(t *testing.T) {
 	ns := nstest.New(t)
@@ -161,7 +162,7 @@ func TestRootRoutesAhead(t *testing.T) {
 	round("one came, and the gateway gets another MTU", false, true, nothing)
 	gateway.inPlace.record(link.GatewayLink{}, nil)
 	tunnelled = []string{"10.77.6.0/24", "10.77.8.0/24"}
-	ns.IP("addr del 10.77.1.1/24 dev gw0") // with it, the kernel removes the routes that have it as source
+	ns.IP("addr del 10.77.1.1/24 dev gw0") // the kernel also removes the routes that have it as source
 	ns.IP("addr add 10.77.1.3/24 dev gw0")
 	round("it failed once", false, true, func() { ns.IP("addr add 10.77.1.1/24 dev gw0") })
 	tunnelled = []string{"10.77.6.0/24"}

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
-// Bridged pods have the underlay's MTU, and none of them is reported for the tunnel's.
+// Bridged pods have the underlay's MTU, and none of them is reported for not having the tunnel's.
 func TestMTUOfEachKindOfPod(t *testing.T) {
 	want := desired.State{PodMTU: 1450, BridgedMTU: 1500}
 	want.OVSDB.Pods = []api.Attachment{{HostIf: "flrouted"}, {HostIf: "flbridged", Bridged: true}}
@@ -20,8 +20,8 @@ func TestMTUOfEachKindOfPod(t *testing.T) {
 	}
 }
 
-// The programs get the pods when these have changed, again after an error, and in each round that verifies.
-func TestSteerIsTold(t *testing.T) {
+// The eBPF programs get the pods when these have changed, again after an error, and in each round that verifies.
+func TestSteerIsReported(t *testing.T) {
 	var told [][]steer.Entry
 	var fails error
 	s := NewSteer(func(all []steer.Entry) error { told = append(told, all); return fails })
@@ -30,7 +30,7 @@ func TestSteerIsTold(t *testing.T) {
 		when  string
 		round *Round
 		err   error
-		want  int // how often they got them by then
+		want  int // updates so far
 	}{
 		{"no pod, of which the programs know none", &Round{}, nil, 0},
 		{"a pod", one, errors.New("full"), 1},

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 )
 
-// Pods do not wait for iptables, so a hanging one must be reported, and also that it has finished.
+// Pods do not wait for iptables, so a hanging iptables must be reported, and also its end.
 func TestIPTablesThatHangsIsReported(t *testing.T) {
 	answer := make(chan struct{})
 	a := NewIPTables()
@@ -32,7 +32,7 @@ func TestIPTablesThatHangsIsReported(t *testing.T) {
 	}
 }
 
-// A round waits for changed rules, because routes come after them, but no longer than a round may take.
+// A round waits for changed rules, because routes come after them, but no longer than the maximum duration of a round.
 func TestIPTablesWaitsForOtherRules(t *testing.T) {
 	answer := make(chan error, 1)
 	a := NewIPTables()

@@ -22,15 +22,15 @@ const goneEndpoint, otherEndpoint = "{addresses: [10.77.1.6], conditions: {ready
 func newClientNode(t *testing.T) *node {
 	t.Helper()
 	n := newServiceNode(t, 53)
-	n.looked() // in vain
+	n.looked() // without a result
 	n.NameSocket()
 	n.has(serviceManifests(53, goneEndpoint))
 	n.sync("an endpoint", true)
 	n.looked()
-	// What was there at the start does not matter, nor does the previous endpoint.
+	// Neither the state at the start nor the previous endpoint matters.
 	n.flows.leftover.unseen.again, n.flows.leftover.gone = time.Time{}, map[openflow.Translation]time.Time{}
 	n.connects(40000, "10.77.1.6")
-	n.has(serviceManifests(53, otherEndpoint)) // of which the agent does not know yet
+	n.has(serviceManifests(53, otherEndpoint)) // which the agent has not processed yet
 	return n
 }
 
@@ -42,8 +42,8 @@ func (n *node) ask(port int) {
 		n.pods[0].MAC, port))
 }
 
-// connects sends, from a port on, until there is a connection to an endpoint. Packets are dropped while the datapath
-// has not caught up with the tables.
+// connects sends from successive ports, starting with port, until there is a connection to an endpoint. Packets are
+// dropped until the datapath has caught up with the tables.
 func (n *node) connects(port int, endpoint string) {
 	n.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; port++ {
@@ -59,7 +59,7 @@ func (n *node) connects(port int, endpoint string) {
 	}
 }
 
-// connected fails the test unless conntrack has a connection to an endpoint, or none.
+// connected fails the test unless conntrack has a connection to an endpoint, or has none, as wanted.
 func (n *node) connected(when, endpoint string, want bool) {
 	n.t.Helper()
 	if all, there := n.connections(endpoint); there != want {
@@ -67,14 +67,14 @@ func (n *node) connected(when, endpoint string, want bool) {
 	}
 }
 
-// connections are all that conntrack has, and whether one of them is to an endpoint.
+// connections returns all connections of conntrack, and whether one of them is to an endpoint.
 func (n *node) connections(endpoint string) (all string, there bool) {
 	all = n.Appctl("dpctl/dump-conntrack")
 	return all, regexp.MustCompile(`dst=10\.96\.0\.10,.*reply=\(src=` + endpoint + ",").MatchString(all)
 }
 
-// comes fails the test unless the second run, for work that began then, is due when the datapath must have caught up,
-// not earlier, however late this process checks. It then makes it due.
+// comes fails the test unless the second removal, for work that began at the given time, is due when the datapath must
+// have caught up, not earlier, however late this process checks. It then makes it due.
 func (n *node) comes(began time.Time) {
 	n.t.Helper()
 	all := []*time.Time{&n.flows.leftover.unseen.again, &n.flows.policies.tightened.again}
@@ -104,7 +104,7 @@ func (n *node) comes(began time.Time) {
 	}
 }
 
-// Connections to an endpoint that is gone are removed at once, and once more when the datapath has caught up.
+// Connections to a removed endpoint are removed immediately, and once more when the datapath has caught up.
 func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
 	n := newClientNode(t)
 	began := time.Now()
@@ -117,7 +117,7 @@ func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
 	}
 }
 
-// The same if the second removal failed.
+// The same after the second removal has failed.
 func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
 	n := newClientNode(t)
 	n.sync("another endpoint", true)
@@ -132,13 +132,13 @@ func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
 	}
 }
 
-// Nor do connections continue to endpoints that were removed while ovs-vswitchd was down, or that no agent knows any
-// longer, or that existed when a change was sent without confirmation.
+// Nor do connections continue to endpoints that were removed while ovs-vswitchd was down, that no running agent has
+// known, or that existed when a change was sent without confirmation.
 func TestEndpointsThatWentUnseen(t *testing.T) {
 	for name, away := range map[string]func(n *node){
 		"ovs-vswitchd starts": func(n *node) {
 			n.flows.Stop()
-			n.Ofctl("del-flows", "br-int") // conntrack is usually the kernel's, and stays
+			n.Ofctl("del-flows", "br-int") // conntrack is usually the kernel's, and survives
 			n.Ofctl("del-groups", "br-int")
 		},
 		"agent and ovs-vswitchd start": func(n *node) {
@@ -153,7 +153,7 @@ func TestEndpointsThatWentUnseen(t *testing.T) {
 			if _, err := n.flows.SyncServices(never); err == nil {
 				n.t.Fatal("a change succeeds that has no time")
 			}
-			n.Ofctl("del-flows", "br-int", "table=2,udp") // the change was made
+			n.Ofctl("del-flows", "br-int", "table=2,udp") // the change had taken effect
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,7 +64,7 @@ func (n *node) soon() context.Context {
 	return ctx
 }
 
-// has writes manifests.
+// has writes manifests, and rereads them.
 func (n *node) has(manifests string) {
 	n.t.Helper()
 	if err := os.WriteFile(filepath.Join(n.dir, "all.yaml"), []byte(manifests), 0o600); err != nil {
@@ -73,7 +73,7 @@ func (n *node) has(manifests string) {
 	n.source.Refresh()
 }
 
-// pod is a new pod of the node.
+// pod adds a pod to the node.
 func (n *node) pod(id string, last byte) api.Attachment {
 	a := api.Attachment{ContainerID: id, IfName: "eth0", HostIf: link.HostName(id, "eth0"), Network: "fairlead",
 		PodNamespace: "ns", PodName: id, Netns: "/run/netns/" + id, MAC: api.MAC{2, 0, 0, 0, 0, last},
@@ -82,7 +82,7 @@ func (n *node) pod(id string, last byte) api.Attachment {
 	return a
 }
 
-// round is one that wants all pods.
+// round is a round in which all pods are desired.
 func (n *node) round() *Round {
 	n.t.Helper()
 	obs, err := n.db.Observe("br-int")
@@ -94,7 +94,7 @@ func (n *node) round() *Round {
 		Transport: link.Transport{Name: "eth0", MTU: 1500, IPv4: netip.MustParseAddr("192.0.2.1")}})}
 }
 
-// apply has both appliers do their parts of r, and returns what they did.
+// apply lets both appliers apply their parts of r, and returns their changes.
 func (n *node) apply(r *Round) (ports, flows Changes) {
 	n.t.Helper()
 	var err error
@@ -107,7 +107,7 @@ func (n *node) apply(r *Round) (ports, flows Changes) {
 	return ports, flows
 }
 
-// looked does what the loop does with connections that are found, until all are done.
+// looked handles found connections as the loop does, until all scans are done.
 func (n *node) looked() {
 	n.t.Helper()
 	for deadline := time.After(time.Minute); n.flows.policies.tightened.busy() || n.flows.leftover.unseen.busy(); {
@@ -131,8 +131,8 @@ func (n *node) expect(when string, there bool, texts ...string) {
 	}
 }
 
-// What was removed externally is restored, and reported, by any round, even if that has another purpose.
-func TestPortThatWasRemovedIsTold(t *testing.T) {
+// A port that was removed externally is restored and reported by any round, even if that has another purpose.
+func TestRemovedPortIsReported(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	a := n.pod("a", 5)
 	n.apply(n.round())
@@ -149,7 +149,7 @@ func TestPortThatWasRemovedIsTold(t *testing.T) {
 	}
 }
 
-// Timeouts of a zone wait until ovs-vswitchd has taken what was before them. That is no external change.
+// A zone's timeouts wait until ovs-vswitchd has applied earlier changes. That is no external change.
 func TestZonesThatWaited(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	n.apply(n.round())
@@ -209,7 +209,7 @@ func TestForeignPortIsNotInPlace(t *testing.T) {
 	}
 }
 
-// Flows are written before their port exists, for the number that it requests, and change if it gets another.
+// Flows are written before their port exists, with the port number that it requests, and change if it gets another.
 func TestPortWithAnotherNumber(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	n.apply(n.round())
@@ -269,7 +269,7 @@ func newServiceNode(t *testing.T, port int) *node {
 	return n
 }
 
-// sync is SyncServices.
+// sync calls SyncServices.
 func (n *node) sync(when string, done bool) {
 	n.t.Helper()
 	if did, err := n.flows.SyncServices(n.soon()); did != done || err != nil {
@@ -293,7 +293,7 @@ func TestHighPortsOfEndpoints(t *testing.T) {
 	n.expect("no endpoint", false, answers, "nw_dst=10.96.0.10,tp_dst=53")
 }
 
-// If there are more endpoints than Open vSwitch takes, the node uses its own selection.
+// If there are more endpoints than Open vSwitch accepts, the node uses its own selection.
 func TestServiceWithTooManyEndpoints(t *testing.T) {
 	n := newServiceNode(t, 53)
 	var all []string
@@ -318,7 +318,7 @@ func TestServiceWithTooManyEndpoints(t *testing.T) {
 	}
 }
 
-// In another zone the node uses other endpoints, though nothing of their Services has changed.
+// In another zone the node uses other endpoints, although its Services have not changed.
 func TestServicesFollowTheZoneOfTheNode(t *testing.T) {
 	n := newServiceNode(t, 53)
 	endpoints := map[string]string{"a": "nat(dst=10.77.1.5:53)", "b": "nat(dst=10.77.1.6:53)"}
@@ -344,7 +344,7 @@ func TestServicesOutliveTheSwitch(t *testing.T) {
 }
 
 // A pod's port number is released with its flows; the port itself may stay until then.
-func TestNumbersOfGonePods(t *testing.T) {
+func TestNumbersOfDeletedPods(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	a := n.pod("a", 5)
 	n.apply(n.round())
@@ -368,7 +368,7 @@ func hostIfs(r *Round) func(func(string) bool) {
 	}
 }
 
-// What the userspace datapath has cached is looked up again after a change; the kernel datapath does not need that.
+// The userspace datapath's cached megaflows are looked up again after a change; the kernel datapath does not need that.
 func TestCachedMegaflowsAreForgotten(t *testing.T) {
 	for datapath, want := range map[string]bool{api.DatapathNetdev: false, api.DatapathSystem: true} {
 		n := newNode(t, api.AgentConfig{})

@@ -28,7 +28,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// As long as policies are not known, no pod is added for the time that the config allows.
+// As long as policies are not known, no pod is added for the time that the config sets.
 func TestPoliciesAreWaitedFor(t *testing.T) {
 	source, err := inputs.NewDirectory(t.TempDir(), logr.Discard())
 	if err != nil {
@@ -41,7 +41,7 @@ func TestPoliciesAreWaitedFor(t *testing.T) {
 	}{{api.PolicyStartWait, time.Hour, true}, {api.PolicyStartWait, 0, false}, {api.PolicyStartClosed, time.Hour, false}} {
 		cfg := api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: c.start, PolicyStartWait: c.wait}
 		f := NewFlows(nil, cfg, "node1", source, nil, logr.Discard())
-		f.policies.rules = policies.NewRules(feed.New()) // of which nothing is read
+		f.policies.rules = policies.NewRules(feed.New()) // none of which has been read
 		if err := f.Waits(); (err != nil) != c.waits {
 			t.Errorf("policyStart: %s, policyStartWait: %s: %v", c.start, c.wait, err)
 		}
@@ -62,7 +62,7 @@ func newPolicyNode(t *testing.T) *node {
 	return n
 }
 
-// unread is an agent that starts while the API server does not answer.
+// unread replaces the agent with one that starts while the API server does not answer.
 func (n *node) unread() {
 	n.flows.Stop()
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(n.t))
@@ -70,7 +70,7 @@ func (n *node) unread() {
 	n.flows.policies.rules = policies.NewRules(feed.New())
 }
 
-// If an agent starts while policies are not known, the switch continues as before if it enforces some; otherwise no pod
+// If an agent starts while policies are not known, the switch continues as before if it enforces any; otherwise no pod
 // is opened.
 func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 	n := newPolicyNode(t)
@@ -94,7 +94,7 @@ func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 	}
 }
 
-// A round that fails on a new connection leaves nothing open: the next one gives the switch all policies.
+// A round that fails on a new connection leaves nothing open: the next one sends all policies to the switch.
 func TestPoliciesAfterARoundThatFailed(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
@@ -105,7 +105,7 @@ func TestPoliciesAfterARoundThatFailed(t *testing.T) {
 	}
 	lost.Close()
 	n.flows.Stop()
-	n.Ofctl("del-flows", "br-int") // as after a start of ovs-vswitchd
+	n.Ofctl("del-flows", "br-int") // as after a restart of ovs-vswitchd
 	r := n.round()
 	n.flows.db = lost
 	if _, err := n.flows.Apply(n.soon(), r); err == nil {
@@ -118,7 +118,7 @@ func TestPoliciesAfterARoundThatFailed(t *testing.T) {
 	}
 }
 
-// readAnew is an agent that starts, and reads all policies.
+// readAnew rereads all policies, as a starting agent does.
 func (n *node) readAnew() {
 	n.t.Helper()
 	var err error
@@ -194,8 +194,8 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	}
 }
 
-// The gateway's address counts as the node's, which reaches its pods whatever policies say, only if the node has no
-// other: masqueraded packets have it, too.
+// The gateway's address counts as an address of the node, which reaches its pods regardless of policies, only if the
+// node has no other: masqueraded packets have it, too.
 func TestAddressesOfTheNode(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.77.1.1"), netip.MustParseAddr("fd00::1")
 	own := netip.MustParseAddr("192.0.2.1")
@@ -211,8 +211,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 	}
 }
 
-// Open vSwitch's counters of policies are in the metrics, by policy, and are removed with it; so is how long a change
-// took.
+// The metrics have Open vSwitch's counters by policy, which are removed with the policy, and the duration of changes.
 func TestPoliciesAreCounted(t *testing.T) {
 	n := newPolicyNode(t)
 	const none = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: none, namespace: ns}\n" +
@@ -264,7 +263,7 @@ func TestPoliciesAreCounted(t *testing.T) {
 	}
 }
 
-// A closed pod gets no packets of connections that were open before, except from its node.
+// A closed pod receives no packets of connections that were open before, except from its node.
 func TestConnectionsOfClosedPods(t *testing.T) {
 	n := newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
 	n.NameSocket()
@@ -292,7 +291,7 @@ func TestConnectionsOfClosedPods(t *testing.T) {
 	n.Ofctl("del-flows", "br-int")
 	n.apply(n.round())
 	n.looked()
-	n.Appctl("revalidator/wait") // what it has cached is looked up again now
+	n.Appctl("revalidator/wait") // cached megaflows are looked up again now
 	arrives("in a new connection of a pod that is closed", 40001, false)
 	arrives("in an open connection of a pod that is closed", 40000, false)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// guard holds the lock that build/ovs holds beside ovs-vswitchd, until it is closed.
+// guard takes the lock that build/ovs holds beside ovs-vswitchd, until it is closed.
 func (n *node) guard() *os.File {
 	n.t.Helper()
 	f, err := os.Create(filepath.Join(n.Dir, "fairlead-guard.lock"))
@@ -30,7 +30,7 @@ func (n *node) guard() *os.File {
 	return f
 }
 
-// restoreWait waits until the key is as expected, and fails the test if it does not become so.
+// restoreWait waits until the key is as expected, and fails the test after a minute.
 func (n *node) restoreWait(when string, want ovsdb.RestoreWait) {
 	n.t.Helper()
 	var got ovsdb.RestoreWait
@@ -99,8 +99,8 @@ func TestNextStartWaitsForFlows(t *testing.T) {
 	n.restoreWait("the guard has died", ovsdb.RestoreWait{Restored: second})
 }
 
-// A key that another program has set stays only for some seconds; and when that program removes it, it may have
-// restored flows.
+// A key that another program has set stays only for some seconds; when that program removes it, it may have restored
+// flows.
 func TestForeignRestoreWait(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	w := NewRestoreWait(n.db, n.cfg, func() bool { return false }, status.NewMetrics("test").Health.RestoreWaitArmed,

@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// What is kept of each port of a Service, for the next change and of what the switch has, is small: there may be tens
-// of thousands.
+// The memory for each port of a Service, both for the next change and for the switch's state, is small: there may be
+// tens of thousands.
 func TestServicePortsSize(t *testing.T) {
-	const n, most, mostListed = 2000, 600, 2500 // measured: 468 and 1970 bytes with two endpoints
+	const n, most, maxListed = 2000, 600, 2500 // measured: 468 and 1970 bytes with two endpoints
 	x := newNode(t, api.AgentConfig{Services: api.ServicesOVS, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/12")})
 	x.apply(x.round())
 	before, changed := heap(), map[uint32]openflow.Unit{}
@@ -38,9 +38,9 @@ func TestServicePortsSize(t *testing.T) {
 	r := x.round()
 	r.Verify, r.Settled = true, true
 	was := allocated()
-	x.apply(r) // it lists all of them
-	if each := (allocated() - was) / n; each > mostListed {
-		t.Errorf("a round that verifies allocates %d bytes for each port, want at most %d", each, mostListed)
+	x.apply(r) // lists all of them
+	if each := (allocated() - was) / n; each > maxListed {
+		t.Errorf("a round that verifies allocates %d bytes for each port, want at most %d", each, maxListed)
 	} else {
 		t.Logf("%d bytes in a round that verifies", each)
 	}
@@ -53,10 +53,10 @@ func allocated() int64 {
 	return int64(m.TotalAlloc)
 }
 
-// heap is what is in use after a garbage collection.
+// heap is the memory in use after a garbage collection.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first has found to be unused
+	runtime.GC() // frees what the first has found unused
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

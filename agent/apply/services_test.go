@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// A ClusterIP that another Service now has belongs to that Service, in whichever order the two changes arrive.
+// A ClusterIP that another Service has taken over belongs to that Service, in whichever order the two changes arrive.
 func TestClusterIPOfAnotherService(t *testing.T) {
 	key := services.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: 80}
 	to := func(endpoint string) map[services.Key]services.Backends {
@@ -55,12 +55,12 @@ func TestClusterIPOfAnotherService(t *testing.T) {
 	}
 }
 
-// The ports with endpoints and those without are counted, and follow each change.
+// Ports with and without endpoints are counted, and the counts follow each change.
 func TestServicePortsAreCounted(t *testing.T) {
 	s := newServicePorts(nil, "node1", logr.Discard())
 	ports := func(endpoints ...string) map[services.Key]services.Backends {
 		now := map[services.Key]services.Backends{}
-		for i, e := range endpoints { // empty: none
+		for i, e := range endpoints { // empty: no endpoint
 			var b services.Backends
 			if e != "" {
 				b.Endpoints = []netip.AddrPort{netip.MustParseAddrPort(e)}
@@ -80,7 +80,7 @@ func TestServicePortsAreCounted(t *testing.T) {
 	}
 }
 
-// made are the units as the switch gets them.
+// made are the units as they are sent to the switch.
 func made(units map[uint32]openflow.Unit) map[uint32]openflow.Unit {
 	out := map[uint32]openflow.Unit{}
 	for id, u := range units {
@@ -91,14 +91,15 @@ func made(units map[uint32]openflow.Unit) map[uint32]openflow.Unit {
 	return out
 }
 
-// Session affinity that Open vSwitch shortens is logged once for a Service, and again when it requests another time.
-func TestCutAffinityIsTold(t *testing.T) {
+// Session affinity that Open vSwitch shortens is logged once per Service, and again when the Service requests another
+// timeout.
+func TestCappedAffinityIsReported(t *testing.T) {
 	var told []string
 	s := newServicePorts(nil, "node1", funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
 	for i, c := range []struct {
 		affinity time.Duration
 		ports    int
-		want     int // in all
+		want     int // in total
 	}{{3 * time.Hour, 1, 0}, {24 * time.Hour, 2, 1}, {24 * time.Hour, 3, 1}, {20 * time.Hour, 3, 2}, {0, 3, 2},
 		{24 * time.Hour, 3, 3}} {
 		now := map[services.Key]services.Backends{}

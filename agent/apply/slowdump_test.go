@@ -19,14 +19,14 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// control is a control socket of n's ovs-vswitchd that lists connections after some time, as one with many connections
+// control is a control socket of n's ovs-vswitchd that lists connections with a delay, as one with many connections
 // does.
 type control struct {
 	n     *node
-	dir   string // the run directory that it is in
+	dir   string // its run directory
 	after time.Duration
 	lists atomic.Int32
-	hold  chan struct{} // unless nil: no list before it is closed
+	hold  chan struct{} // unless nil, no list is returned before it is closed
 }
 
 func newControl(n *node, after time.Duration) *control {
@@ -67,7 +67,7 @@ func (c *control) answer(conn net.Conn) {
 	}
 	if request.Method == "dpctl/dump-conntrack" {
 		c.lists.Add(1)
-		time.Sleep(c.after) // it is about time
+		time.Sleep(c.after) // simulates a long list
 		if c.hold != nil {
 			<-c.hold
 		}
@@ -79,7 +79,8 @@ func (c *control) answer(conn net.Conn) {
 const openToAll = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: all, namespace: ns}\n" +
 	"spec: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}\n"
 
-// newOpenNode has a connection of two pods, of which policies allow all; open reports whether it is there.
+// newOpenNode has a connection between two pods for which policies allow everything; open reports whether it still
+// exists.
 func newOpenNode(t *testing.T) (n *node, open func() bool) {
 	t.Helper()
 	n = newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
@@ -89,7 +90,7 @@ func newOpenNode(t *testing.T) (n *node, open func() bool) {
 	n.pod("b", 6)
 	n.apply(n.round())
 	n.looked()
-	n.flows.policies.tightened.again = time.Time{} // what was at the start is no matter
+	n.flows.policies.tightened.again = time.Time{} // the initial scan does not matter
 	n.connect(40000)
 	open = func() bool { return strings.Contains(n.Appctl("dpctl/dump-conntrack"), "sport=40000") }
 	if !open() {
@@ -113,7 +114,7 @@ func (n *node) sends(protocol int, header string) {
 		api.MAC{2, 0, 0, 0, 0, 0x99}, protocol, header))
 }
 
-// follow is SyncPolicies.
+// follow calls SyncPolicies.
 func (n *node) follow() {
 	n.t.Helper()
 	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
@@ -129,9 +130,9 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	c.hold = make(chan struct{})
 	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
 	began := time.Now()
-	n.follow() // the loop does not wait for the answer, which does not come before
+	n.follow() // the loop does not wait for the answer, which is still held back
 	close(c.hold)
-	n.flows.policies.tightened.began = began.Add(-scanLate) // as if it had taken so long
+	n.flows.policies.tightened.began = began.Add(-scanLate) // as if it had taken that long
 	if !n.flows.Due() {
 		t.Error("nothing is to be reported")
 	}
@@ -149,8 +150,8 @@ func TestConnectionsThatAreListedSlowly(t *testing.T) {
 	}
 }
 
-// If rules become stricter during a scan, another one follows; if they allow again what it would end, the connection
-// continues. A scan ends when the rules have changed, however long that takes.
+// If rules become stricter during a scan, another one follows; if they again allow a connection that it would end, the
+// connection continues. In this test a scan ends only after the rules have changed, however long that takes.
 func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -176,7 +177,7 @@ func TestPoliciesThatChangeDuringALook(t *testing.T) {
 	}
 }
 
-// An agent that ends during a scan does not leave it running; the next agent ends what is due.
+// An agent that stops during a scan does not leave it running; the next agent ends the denied connections.
 func TestAgentThatEndsDuringALook(t *testing.T) {
 	n, open := newOpenNode(t)
 	c := newControl(n, 0)
@@ -216,8 +217,8 @@ func TestSwitchThatIsLostDuringALook(t *testing.T) {
 	}
 }
 
-// Ended connections are logged one by one; if there are many, the rest by their number.
-func TestEndedConnectionsAreTold(t *testing.T) {
+// Ended connections are logged one by one; if there are many, the rest as a number.
+func TestEndedConnectionsAreReported(t *testing.T) {
 	for _, c := range []struct {
 		connections int
 		pings       bool

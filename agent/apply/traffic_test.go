@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// Which nodes are sent packets without answering, by when their flows last matched one.
+// Nodes that do not answer packets are found by when their flows last matched one.
 func TestUnanswered(t *testing.T) {
 	const never = -1
 	for _, c := range []struct {

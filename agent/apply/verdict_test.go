@@ -15,12 +15,12 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What Open vSwitch does with a connection is compared with what policies mean, and a difference is reported.
+// The verdict of Open vSwitch on a connection is compared with that of the policies, and a difference is reported.
 func TestSwitchIsComparedWithPolicies(t *testing.T) {
-	n := newPolicyNode(t) // pods of ns are isolated as ingress
+	n := newPolicyNode(t) // pods of ns are isolated for ingress
 	n.pod("b", 6)
 	n.apply(n.round())
-	// Where a node's ovs-vswitchd has its control socket.
+	// The path of a node's control socket of ovs-vswitchd.
 	control := filepath.Join(n.Dir, fmt.Sprintf("ovs-vswitchd.%d.ctl", n.Vswitchd.PID()))
 	if err := os.Symlink("ovs-vswitchd.ctl", control); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestSwitchIsComparedWithPolicies(t *testing.T) {
 	outside := netip.MustParseAddr("203.0.113.9")
 	toB := verdict.Connection{FromPod: a, From: addrA, ToPod: b, To: addrB, Protocol: policy.TCP, Port: 80}
 	for _, c := range []struct {
-		name, types string // of the policy that the cluster has
+		name, types string // of the policy in the cluster
 		is          verdict.Connection
 		deniedIn    string
 		differs     string

@@ -8,11 +8,12 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// The files of one container's interfaces are distinct: those of its own, and those of each network of another plugin.
+// The file names of one container's interfaces are distinct: for its own interface, and for each network of another
+// plugin.
 func TestHostOf(t *testing.T) {
 	o := api.AllocationOwner{ContainerID: "c1", IfName: "net1", Network: "a"}
 	names := map[string]bool{}
-	for range 2 { // with another boot the same ones
+	for range 2 { // the same ones after a reboot
 		for _, network := range []string{"a", "b"} {
 			o.Network, o.IPAMOnly = network, true
 			names[HostOf(o)] = true

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Waiting for quiet ends once no request has been in progress for a while, and in time if there always is one, or if
-// the agent ends.
+// Waiting for quiet ends once no request has been in progress for a while, at the limit if there always is one, or when
+// the agent stops.
 func TestAwaitQuiet(t *testing.T) {
 	const limit = time.Second
 	for what, c := range map[string]struct {
-		busy     time.Duration // a request is at work for so long
-		ends     bool          // the agent does
+		busy     time.Duration // duration of a request in progress
+		ends     bool          // the agent stops
 		from, to time.Duration
 	}{
 		"no request":          {0, false, 0, 0},
@@ -32,7 +32,7 @@ func TestAwaitQuiet(t *testing.T) {
 			if c.ends {
 				cancel()
 			}
-			began := time.Now() // virtual
+			began := time.Now() // virtual time
 			l.awaitQuiet(ctx, limit)
 			if took := time.Since(began); took < c.from || took > c.to {
 				t.Errorf("%s: it waits for %s, want %s to %s", what, took, c.from, c.to)

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// A loss is reported once, though it may take many rounds to write the record again.
+// A loss is reported once, even if it takes many rounds to write the record again.
 func TestLostIsReportedOnce(t *testing.T) {
 	var s Recorded
 	port := []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl1"}}}

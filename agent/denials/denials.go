@@ -13,10 +13,10 @@ import (
 const (
 	// every is how often a kind is logged again.
 	every = time.Minute
-	// perSecond and burst limit the lines, mostKinds the kinds that are remembered.
+	// perSecond and burst limit the lines, maxKinds the kinds that are remembered.
 	perSecond = 5
 	burst     = 50
-	mostKinds = 1000
+	maxKinds  = 1000
 )
 
 // Kind is what packets that share one line have in common.
@@ -42,7 +42,7 @@ func (l *Log) Count(k Kind, now time.Time) bool {
 		seen.packets++
 		return false
 	}
-	if len(l.kinds) >= mostKinds || !l.allow(now) {
+	if len(l.kinds) >= maxKinds || !l.allow(now) {
 		l.leftOut++
 		return false
 	}

@@ -16,7 +16,7 @@ func kindOf(port uint16) Kind {
 		Peer: netip.MustParseAddr("10.77.1.6"), Protocol: policy.TCP, Port: port}
 }
 
-// A kind is logged at once, and then once a minute with the number of its packets; one that has ended is dropped.
+// A kind is logged immediately, and then once a minute with the number of its packets; one that has ended is dropped.
 func TestOneLineAMinute(t *testing.T) {
 	var l Log
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -42,7 +42,7 @@ func TestOneLineAMinute(t *testing.T) {
 	}
 }
 
-// However many kinds there are, there are few lines, and one says how many packets they omit.
+// However many kinds there are, there are few lines, and one states how many packets they omit.
 func TestFloodOfKinds(t *testing.T) {
 	var l Log
 	lines := 0
@@ -67,24 +67,24 @@ func TestFloodOfKinds(t *testing.T) {
 	}
 }
 
-// Recurring kinds do not write more lines than the limit either, and memory is bounded.
+// Recurring kinds do not log more lines than the limit either, and memory is bounded.
 func TestLimitOfRepeats(t *testing.T) {
 	var l Log
 	now := start
-	for port := range uint16(2 * mostKinds) {
+	for port := range uint16(2 * maxKinds) {
 		now = now.Add(time.Second / perSecond)
 		l.Count(kindOf(port), now)
 		l.Count(kindOf(port), now)
 	}
-	if len(l.kinds) != mostKinds {
-		t.Fatalf("%d kinds are remembered, want %d", len(l.kinds), mostKinds)
+	if len(l.kinds) != maxKinds {
+		t.Fatalf("%d kinds are remembered, want %d", len(l.kinds), maxKinds)
 	}
 	now = now.Add(time.Hour)
 	due := l.Due(now)
 	if len(due.Again) != burst {
 		t.Errorf("%d lines at once, want %d", len(due.Again), burst)
 	}
-	if more := l.Due(now.Add(time.Minute)); due.LeftOut+more.LeftOut != 2*mostKinds+mostKinds-burst {
-		t.Errorf("%d and %d packets are counted as unlogged, want %d", due.LeftOut, more.LeftOut, 3*mostKinds-burst)
+	if more := l.Due(now.Add(time.Minute)); due.LeftOut+more.LeftOut != 2*maxKinds+maxKinds-burst {
+		t.Errorf("%d and %d packets are counted as unlogged, want %d", due.LeftOut, more.LeftOut, 3*maxKinds-burst)
 	}
 }

@@ -118,8 +118,8 @@ func TestLacksServices(t *testing.T) {
 	}
 }
 
-// Pods keep working when their pool is deleted or becomes invalid: what the node forwards for them is translated as
-// before.
+// Pods keep working when their pool is deleted or becomes invalid: NAT for traffic that the node forwards for them is
+// unchanged.
 func TestDesireBridgedWithoutPools(t *testing.T) {
 	in := bridgedInputs()
 	in.Pools = nil
@@ -194,8 +194,8 @@ func TestDesireBridgedModes(t *testing.T) {
 	}
 }
 
-// A node in bridging mode without a podCIDR has a gateway without addresses, and one without bridging mode has none of
-// that.
+// A node in bridging mode without a podCIDR has a gateway without addresses; without bridging mode, nothing for bridged
+// pods is desired.
 func TestDesireBridgedExtremes(t *testing.T) {
 	in := bridgedInputs()
 	in.Own.PodCIDRs = nil
@@ -208,7 +208,7 @@ func TestDesireBridgedExtremes(t *testing.T) {
 	}
 }
 
-// An agent that starts on a node that has lost its podCIDR leaves running pods their gateway, unless another node now
+// An agent that starts on a node that has lost its podCIDR keeps the gateway of running pods, unless another node now
 // has the range.
 func TestHeldCIDRs(t *testing.T) {
 	routed := func(addrs ...string) api.Attachment { return api.Attachment{Addrs: prefixList(addrs...)} }

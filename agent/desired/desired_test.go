@@ -56,7 +56,7 @@ func TestDesire(t *testing.T) {
 	}
 }
 
-// Inputs come from maps, and in the order of events.
+// The order of inputs does not matter: they come from maps and events.
 func TestDesireDoesNotDependOnOrder(t *testing.T) {
 	want := Compute(dualInputs())
 	for range 50 {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// peerNode is written "NAME PODCIDRS ADDRESSES", lists by commas.
+// peerNode parses "NAME PODCIDRS ADDRESSES", lists separated by commas.
 func peerNode(s string) inputs.Node {
 	f := strings.Fields(s)
 	n := inputs.Node{Name: f[0]}
@@ -29,7 +29,7 @@ func peerNode(s string) inputs.Node {
 	return n
 }
 
-// modeInputs is a node with one address of each family, and one more IPv4 subnet on its interface.
+// modeInputs is a node with one address of each family, and another IPv4 subnet on its interface.
 func modeInputs(mode string, peers ...string) Inputs {
 	in := dualInputs()
 	in.Config.TrafficEncapMode = mode
@@ -42,7 +42,7 @@ func modeInputs(mode string, peers ...string) Inputs {
 	return in
 }
 
-// told is the desired state of peers, one line each.
+// told is the desired state of the peers, one line each.
 func told(d State) string {
 	var out []string
 	for _, p := range d.Peers {
@@ -133,8 +133,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// An address that means a different host on each host, or none, is not a tunnel endpoint. A link-local one is, if it is
-// on the link.
+// An address that denotes a different host on each host, or none, is not a tunnel endpoint. A link-local one is, if it
+// is on the link.
 func TestPeersWithoutAHost(t *testing.T) {
 	for addr, kind := range map[string]string{"127.0.0.2": "loopback", "0.0.0.0": "unspecified", "224.0.0.5": "multicast",
 		"255.255.255.255": "broadcast", "169.254.7.7": "link-local"} {
@@ -159,7 +159,7 @@ func TestPeersWithoutAHost(t *testing.T) {
 	}
 }
 
-// The desired state for all peers, in whatever order they come, is that for each, in their order.
+// The desired state of all peers, whatever the order of the Nodes, is that of each peer alone, sorted.
 func TestPeersInAnyOrder(t *testing.T) {
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
 		var all []string
@@ -184,8 +184,8 @@ func TestPeersInAnyOrder(t *testing.T) {
 	}
 }
 
-// After a peer of the same name has changed, or two have swapped, the result is the same as after a start with the new
-// state: nothing of the old one is remembered. While both of a swap claim one range, the one created first has it.
+// After a peer has changed, or two have swapped podCIDRs, the result is the same as after a start with the new state:
+// nothing of the old one is remembered. While both peers of a swap claim one range, the one created first has it.
 func TestPeersThatChange(t *testing.T) {
 	b, c := "b 10.0.2.0/24 192.0.2.2", "c 10.0.3.0/24 203.0.113.3"
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
@@ -228,7 +228,7 @@ func TestComputeGrowsWithPeers(t *testing.T) {
 	}
 }
 
-// allocations are the memory allocations of Compute with so many peers.
+// allocations is the number of memory allocations of Compute with this many peers.
 func allocations(t *testing.T, mode string, peers int) float64 {
 	in := modeInputs(mode)
 	in.Transport.Subnets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/13")}
@@ -243,7 +243,7 @@ func allocations(t *testing.T, mode string, peers int) float64 {
 	return testing.AllocsPerRun(1, func() { Compute(in) })
 }
 
-// Only the userspace datapath needs its own interface, and only for peers behind the tunnel.
+// Only the userspace datapath needs a transport interface of its own, and only for peers behind the tunnel.
 func TestNoTunnel(t *testing.T) {
 	tunnelled := []Peer{{Name: "b", PodCIDRs: []PeerCIDR{{Prefix: netip.MustParsePrefix("10.1.1.0/24"), Path: PathTunnel}}}}
 	direct := []Peer{{Name: "b", PodCIDRs: []PeerCIDR{{Prefix: netip.MustParsePrefix("10.1.1.0/24"), Path: PathDirect}}}}

@@ -74,7 +74,7 @@ func TestConflictingNodes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		nodes []inputs.Node
-		want  map[string]string // node -> in its sentence
+		want  map[string]string // node -> part of its message
 	}{
 		{"none", []inputs.Node{node("a", "10.0.2.0/24", "192.0.2.1"), node("b", "10.0.3.0/24", "192.0.2.2")}, nil},
 		{"own range", []inputs.Node{node("a", "10.0.1.0/25", "")}, map[string]string{"a": "10.0.1.0/24 of node me"}},
@@ -105,7 +105,7 @@ func TestConflictingNodes(t *testing.T) {
 	}
 }
 
-func TestStrays(t *testing.T) {
+func TestUnpinnedPods(t *testing.T) {
 	pod := func(name, addr string) api.Attachment {
 		return api.Attachment{PodNamespace: "default", PodName: name, Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}}
 	}
@@ -120,7 +120,7 @@ func TestStrays(t *testing.T) {
 	}
 }
 
-// A podCIDR must not cover what the node needs, on any interface. The gateway under the name of an earlier config is
+// A podCIDR must not contain what the node needs, on any interface. The gateway with the name of an earlier config is
 // exempt.
 func TestTakesFromNode(t *testing.T) {
 	needed := []link.Needed{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The same message is not repeated on a Pod every few seconds, but another message is written at once.
+// The same message is not repeated on a Pod every few seconds, but another message is written immediately.
 func TestWarned(t *testing.T) {
 	var w warned
 	if !w.allow("a") || w.allow("a") || !w.allow("b") {

@@ -43,8 +43,8 @@ func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *told
 	return p, w
 }
 
-// Of all agents, one reports at once and continues to do so, and two step in later.
-func TestPoliciesAreTold(t *testing.T) {
+// Of all agents, one reports immediately and keeps doing so, and two join later.
+func TestPolicyEvents(t *testing.T) {
 	dir := t.TempDir()
 	const policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p%d, namespace: shop}}"
 	for i := range 20 {
@@ -95,7 +95,7 @@ func TestPoliciesAreTold(t *testing.T) {
 }
 
 // Writing an Event is retried after a failure.
-func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
+func TestPolicyEventAgainAfterAnError(t *testing.T) {
 	dir := t.TempDir()
 	const manifest = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}`
 	if err := os.WriteFile(filepath.Join(dir, "p.yaml"), []byte(manifest), 0o644); err != nil {
@@ -145,8 +145,8 @@ func TestPolicyThatIsRefused(t *testing.T) {
 	}
 }
 
-// Policies without effect get one Event each, from the first of the agents, after a while.
-func TestPoliciesThatDoNothingAreTold(t *testing.T) {
+// Policies without effect get one Event each, from the first of the agents, after some time.
+func TestPolicyWithoutEffectIsReported(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
 		manifest := fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s, namespace: shop}}`, name)
@@ -176,7 +176,7 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	if look(idleFor * 3 / 2); asked != 3 || len(w.warnings) != 0 {
 		t.Errorf("asked %d times, and reported: %+v", asked, w.warnings)
 	}
-	delete(idle, "a") // selects a pod for a moment
+	delete(idle, "a") // selects a pod at this moment
 	look(2 * idleFor)
 	if len(w.warnings) != 1 || w.warnings[0].About.Name != "b" || w.warnings[0].Reason != ReasonUnknownPort ||
 		!strings.Contains(w.warnings[0].Message, "http/TCP") {
@@ -195,8 +195,8 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	}
 }
 
-// After one query that the API server does not answer, the others wait; and which policies an agent reports is seldom
-// computed.
+// After one query that the API server does not answer, the others wait. The set of policies that an agent reports is
+// rarely recomputed.
 func TestIdlenessThatIsNotKnown(t *testing.T) {
 	asked := 0
 	i := idleness{known: map[string]idle{}, query: func(context.Context, policy.Ref) (*compile.Idle, error) {
@@ -213,7 +213,7 @@ func TestIdlenessThatIsNotKnown(t *testing.T) {
 	if found := look(idleFor); asked != 1 || len(found) != 0 {
 		t.Errorf("asked %d times, found %v", asked, found)
 	}
-	ours, ranked, asked = false, 0, 0 // Nodes have come that are nearer
+	ours, ranked, asked = false, 0, 0 // nearer Nodes have been added
 	for at := 2 * idleFor; at < 2*idleFor+rankAgain; at += 10 * time.Second {
 		look(at)
 	}

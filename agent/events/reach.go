@@ -25,11 +25,11 @@ const ReasonNotReached = "PodsNotReached"
 const reachEvery = 5 * time.Second
 
 const (
-	// mostNamed is on how many other Nodes an agent writes Events. If there are more, it writes one on its own Node that
+	// maxNamed is on how many other Nodes an agent writes Events. If there are more, it writes one on its own Node that
 	// says how many.
-	mostNamed = 2
-	// mostEvents is how many Events an agent writes within eventsIn, so that a fault that thousands see causes no flood.
-	mostEvents, eventsIn = 2, time.Minute
+	maxNamed = 2
+	// maxEvents is how many Events an agent writes within eventsIn, so that a fault that thousands see causes no flood.
+	maxEvents, eventsIn = 2, time.Minute
 )
 
 // Reach writes an Event for each Node whose pods are not reached: on the own Node if the cause is here, all paths have
@@ -72,7 +72,7 @@ func (r *Reach) write(ctx context.Context, now time.Time) {
 	})
 	r.tried = slices.DeleteFunc(r.tried, func(at time.Time) bool { return now.Sub(at) >= eventsIn })
 	for _, about := range r.due(found, now) {
-		if len(r.tried) >= mostEvents {
+		if len(r.tried) >= maxEvents {
 			return
 		}
 		r.tried = append(r.tried, now)
@@ -124,7 +124,7 @@ func notReached(own string, r *api.AgentReach) map[string]unreached {
 	}
 	hint := `. "fairleadctl doctor reach" on node ` + own + " has the evidence and the remedy"
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(about)), func(node string) bool { return node == own })
-	if len(others) > mostNamed {
+	if len(others) > maxNamed {
 		return map[string]unreached{own: {"many", summary(others, about[own], r.Asked) + hint, len(others)}}
 	}
 	found := map[string]unreached{}

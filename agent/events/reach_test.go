@@ -81,7 +81,7 @@ func TestPodsNotReached(t *testing.T) {
 	want("with the API server", "far: ")
 }
 
-// Causes that come and go cause no flood, and no Node is neglected for another.
+// Recurring causes do not cause a flood of Events, and no Node is neglected for another.
 func TestNotReachedIsLimited(t *testing.T) {
 	var report api.AgentReach
 	wrote := map[string]int{}
@@ -97,12 +97,12 @@ func TestNotReachedIsLimited(t *testing.T) {
 	}
 }
 
-// cutInTwo is what the agents of a cluster write in a while that is cut into two halves: the Events of each agent, by
-// its node and the minute. Whom they ask is what package agent/reach has them ask: their peers, and up to 8 that were
-// not reached when it was their turn.
+// cutInTwo returns the numbers of Events that the agents of a cluster write while it is partitioned into two halves, by
+// node and minute. As in package agent/reach, they probe their peers, and up to 8 nodes that were not reached in their
+// turn.
 func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
 	t.Helper()
-	const mostFailing = 8
+	const maxFailing = 8
 	var names []string
 	half := map[string]int{}
 	for i := range nodes {
@@ -120,7 +120,7 @@ func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
 		var failing []string
 		for step := range minutes * int(time.Minute/reachEvery) {
 			minute = step * int(reachEvery/time.Second) / 60
-			asked := append(reach.Peers(own, names, now), failing[:min(mostFailing, len(failing))]...)
+			asked := append(reach.Peers(own, names, now), failing[:min(maxFailing, len(failing))]...)
 			slices.Sort(asked)
 			asked = slices.Compact(asked)
 			failing = slices.DeleteFunc(slices.Clone(asked), func(n string) bool { return half[n] == half[own] })
@@ -135,8 +135,8 @@ func cutInTwo(t *testing.T, nodes, minutes int) (wrote map[string][]int) {
 	return wrote
 }
 
-// A cluster that is cut in two causes few Events, at most two a minute from each agent.
-func TestCutInTwoIsToldShortly(t *testing.T) {
+// A cluster that is partitioned causes few Events, at most two a minute from each agent.
+func TestPartitionIsOneEvent(t *testing.T) {
 	wrote := cutInTwo(t, 60, 10)
 	all, first, worst := 0, 0, 0
 	for own, minutes := range wrote {

@@ -32,7 +32,7 @@ func newTestNode(t *testing.T, cfg api.AgentConfig, source inputs.Source) *Node 
 		Intervals: every, Board: status.NewBoard(source.Snapshot()), Metrics: m, Log: logr.Discard()})
 }
 
-// nowhere is a Source without any manifests.
+// nowhere is a Source without manifests.
 func nowhere(t *testing.T) inputs.Source {
 	t.Helper()
 	source, err := inputs.NewDirectory(t.TempDir(), logr.Discard())
@@ -42,7 +42,7 @@ func nowhere(t *testing.T) inputs.Source {
 	return source
 }
 
-// fakeSwitch is a flow applier that has a connection once it was applied.
+// fakeSwitch is a flow applier that has a connection once it has been applied.
 type fakeSwitch struct {
 	fakeApplier
 	db        *fakeDatabase
@@ -102,20 +102,21 @@ func (f fault) String() string { return []string{"fails", "does half", "hangs", 
 
 var errFault = errors.New("fault")
 
-// fakeApplier puts pods' names into a world of its own, as each applier applies its part to the node, and fails at the
-// calls for which it has a fault. Like an applier it remembers what it applied, and observes when asked to.
+// fakeApplier applies pods' names to a state of its own, as each applier applies its part to the node, and fails at the
+// calls for which it has a fault. Like an applier it remembers what it applied, and observes only when asked to.
 type fakeApplier struct {
 	name   string
 	faults map[int]fault // by call with work to do, from 1
 	calls  int
-	// There is what is in place, and applied what it remembers; hands counts the external changes that it has reverted.
+	// there is the state in place, and applied the remembered one; hands counts the external changes that it has
+	// reverted.
 	there, applied string
 	did            bool
 	hands          int
-	degraded       error         // what it says that it can't repair
-	failed         time.Time     // when it failed last, and has not healed since; zero: it has
+	degraded       error         // the problem that it reports as not repairable
+	failed         time.Time     // the last failure, if there was no success after it
 	healed         time.Duration // the longest time from a failure to the success after it
-	lost           func()        // removes all that appliers have in place, as a restart of ovs-vswitchd does
+	lost           func()        // removes what all appliers have in place, as a restart of ovs-vswitchd does
 }
 
 func (f *fakeApplier) Name() string { return f.name }
@@ -166,7 +167,7 @@ func wanted(s desired.State) string {
 	return fmt.Sprint(names)
 }
 
-// fakeDatabase has the pods that a fake applier of OVSDB put there, each with a port number.
+// fakeDatabase has the pods that a fake OVSDB applier wrote, each with a port number.
 type fakeDatabase struct {
 	pods    []api.Attachment
 	changed chan struct{}

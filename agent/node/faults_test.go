@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// faulty is a Node with the product's steps, whose appliers are fake.
+// faulty is a Node with the product's steps and fake appliers.
 type faulty struct {
 	*Node
 	db       *fakeDatabase
@@ -81,7 +81,7 @@ func (f *faulty) fake(place int, name string) apply.Applier {
 	return &plain
 }
 
-// settled fails the test unless every applier has in place what is wanted, and the node says that it serves pods.
+// settled fails the test unless every applier has the desired state in place, and the node reports that it serves pods.
 func (f *faulty) settled(t *testing.T, when, want string) {
 	t.Helper()
 	for _, a := range f.appliers {
@@ -94,8 +94,8 @@ func (f *faulty) settled(t *testing.T, when, want string) {
 	}
 }
 
-// blameless fails the test if something that pods depend on was reported as changed externally: nothing was, and what
-// an applier left half done is not an external change.
+// blameless fails the test if something that pods depend on was reported as an external change: there was none, and an
+// applier's half-done work is not one.
 func (f *faulty) blameless(t *testing.T) {
 	t.Helper()
 	for i, s := range f.steps.pods {
@@ -105,7 +105,7 @@ func (f *faulty) blameless(t *testing.T) {
 	}
 }
 
-// prompt fails the test unless each failure was repaired by a retry, and not by the next resync.
+// prompt fails the test unless each failure was repaired by a retry, not by the next resync.
 func (f *faulty) prompt(t *testing.T) {
 	t.Helper()
 	for _, a := range f.appliers {
@@ -115,7 +115,7 @@ func (f *faulty) prompt(t *testing.T) {
 	}
 }
 
-// ask is a CNI verb, as a runtime calls it: again until it is done.
+// ask makes a CNI request as a runtime does: it retries until the request succeeds.
 func (f *faulty) ask(t *testing.T, c Change) {
 	t.Helper()
 	for range 5 {
@@ -126,8 +126,8 @@ func (f *faulty) ask(t *testing.T, c Change) {
 	t.Errorf("%+v was refused five times", c)
 }
 
-// heals runs the life of two pods, and an external change, with faults, and requires everything to be in place in the
-// end.
+// heals runs the life cycle of two pods, and an external change, with faults, and requires everything to be in place at
+// the end.
 func heals(t *testing.T, what string, arm func(*faulty)) {
 	t.Run(what, func(t *testing.T) {
 		t.Parallel()
@@ -141,7 +141,7 @@ func heals(t *testing.T, what string, arm func(*faulty)) {
 			a, b := podNamed("a"), podNamed("b")
 			f.ask(t, Change{Add: &a})
 			f.ask(t, Change{Add: &b})
-			time.Sleep(time.Minute) // virtual: retries, and rounds that verify
+			time.Sleep(time.Minute) // virtual time: retries, and rounds that verify
 			f.settled(t, "with two pods", fmt.Sprint(sortedHosts(a, b)))
 			f.blameless(t)
 			f.ask(t, Change{Del: attachments.KeyOf(a)})
@@ -216,7 +216,7 @@ func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	}
 }
 
-// A pod that comes before policies are known is not on the node when it is refused.
+// A pod whose ADD is refused because policies are not known is not on the node.
 func TestPodIsRefusedUntilPoliciesAreKnown(t *testing.T) {
 	f, a, unknown := newFaulty(t), podNamed("a"), errors.New("policies are not known")
 	f.steps.flows.(*fakeSwitch).waits = unknown
@@ -229,8 +229,8 @@ func TestPodIsRefusedUntilPoliciesAreKnown(t *testing.T) {
 	}
 }
 
-// A node on which pods or the host lack something is not ready, and one that does not reach other nodes is.
-func TestFaultIsToldAsWhatItHarms(t *testing.T) {
+// A node that lacks something for pods or the host is not ready; one that does not reach other nodes is ready.
+func TestFaultNamesWhatItAffects(t *testing.T) {
 	for i := range newFaulty(t).appliers {
 		f := newFaulty(t)
 		f.appliers[i].faults = map[int]fault{1: fails}
@@ -245,7 +245,7 @@ func TestFaultIsToldAsWhatItHarms(t *testing.T) {
 	}
 }
 
-// dueSwitch is a fakeSwitch that always asks for a round.
+// dueSwitch is a fakeSwitch that always requests a round.
 type dueSwitch struct {
 	fakeSwitch
 	asked int
@@ -253,7 +253,7 @@ type dueSwitch struct {
 
 func (d *dueSwitch) Due() bool { d.asked++; return true }
 
-// What one watcher has to say does not keep another from taking note of what has ended.
+// Every watcher is queried, even if an earlier one already requests a round.
 func TestAllWatchersAreAsked(t *testing.T) {
 	var first, second dueSwitch
 	s := steps{pods: []step{{Applier: &first}}, host: []step{{Applier: &second}}}
@@ -262,7 +262,7 @@ func TestAllWatchersAreAsked(t *testing.T) {
 	}
 }
 
-// What an applier can't repair does not count as resolved because a round did not get that far.
+// A problem that an applier cannot repair does not count as resolved because a round failed before it.
 func TestDegradedLastsThroughFailedRounds(t *testing.T) {
 	f := newFaulty(t)
 	last := f.appliers[len(f.appliers)-1]
@@ -283,7 +283,7 @@ func TestDegradedLastsThroughFailedRounds(t *testing.T) {
 	}
 }
 
-// What is changed behind an applier's back is reverted by the next round that verifies, and counted once.
+// An external change is reverted by the next round that verifies, and counted once.
 func TestExternalChangeIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// What could not be read from the node in one round is read in the next, not only in one that verifies.
+// What could not be read from the node in one round is read in the next, whether or not that one verifies.
 func TestRootLinksAreFoundInTheNextRound(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -37,8 +37,8 @@ func TestRootLinksAreFoundInTheNextRound(t *testing.T) {
 	}
 }
 
-// After the kernel has ended a subscription, the loop is woken up once there is another: what it observes then is not
-// older than the next notifications.
+// After the kernel has ended a subscription, the loop is woken up once there is a new one: what it then reads is not
+// older than the first notifications.
 func TestRootKernelIsFollowedAgain(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -68,8 +68,8 @@ func TestRootKernelIsFollowedAgain(t *testing.T) {
 	woken("a route was deleted right then")
 }
 
-// A route that the agent has replaced by another does not wake the loop; one that is deleted externally does, whether
-// it is a desired one or covers several.
+// A route that the agent has replaced by another does not wake the loop; an externally deleted one does, whether it is
+// a desired route or covers several.
 func TestRootDeletedRouteIsMissing(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Veth(ns, "d0", nstest.New(t), "far0")
@@ -81,8 +81,8 @@ func TestRootDeletedRouteIsMissing(t *testing.T) {
 		deleted string
 		want    bool
 	}{
-		{"10.0.2.0/23 10.0.5.0/24 fd00:2::/64", "10.0.2.0/24", false}, // a Node came
-		{"10.0.2.0/24 10.0.3.0/24 10.0.5.0/24", "10.0.2.0/23", false}, // foreign routes came
+		{"10.0.2.0/23 10.0.5.0/24 fd00:2::/64", "10.0.2.0/24", false}, // a Node was added
+		{"10.0.2.0/24 10.0.3.0/24 10.0.5.0/24", "10.0.2.0/23", false}, // foreign routes were added
 		{"10.0.2.0/23 fd00:2::/64", "10.0.9.0/24", false},
 		{"10.0.2.0/24", "10.0.2.0/23", true},
 		{"10.0.5.0/24 fd00:2::/64", "10.0.2.0/23", true},

@@ -26,14 +26,14 @@ import (
 const (
 	meManifest = `{apiVersion: v1, kind: Node, metadata: {name: me}, spec: {podCIDR: 10.0.1.0/24},
   status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}`
-	// movedManifest holds no node's address, and half of the underlay.
+	// movedManifest has a podCIDR that contains half of the underlay, but no node's address.
 	movedManifest = `{apiVersion: v1, kind: Node, metadata: {name: me}, spec: {podCIDR: 192.0.2.128/25},
   status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}`
 	peerManifest = `{apiVersion: v1, kind: Node, metadata: {name: peer}, spec: {podCIDR: 10.0.2.0/24},
   status: {addresses: [{type: InternalIP, address: 192.0.2.12}]}}`
 )
 
-// Bad news of the node's own Node, or of all Nodes, changes nothing on the node.
+// Errors about the node's own Node, or about all Nodes, change nothing on the node.
 func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, manifest string) {
@@ -80,7 +80,7 @@ func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 }
 
 // As long as the API server has not reported any Node, the agent waits, and does not conclude that its node has none.
-// The same with saved Nodes.
+// The same holds with saved Nodes.
 func TestWaitsForTheAPIServer(t *testing.T) {
 	for what, kept := range map[string]string{"nothing kept": "", "no podCIDR then": `{"Node":"me","Nodes":{"me":{"Name":"me"}}}`} {
 		t.Run(what, func(t *testing.T) {
@@ -111,7 +111,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	go source.Run(ctx)
 	n := newTestNode(t, cfg, source)
 	last := rundir.LastError{Path: filepath.Join(t.TempDir(), "last-error")}
-	go func() { // the file is read after 3 s; then it waits on
+	go func() { // the file is read after 3 s; then the wait continues
 		defer cancel()
 		seen := func() bool {
 			text, _ := os.ReadFile(last.Path)
@@ -141,7 +141,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	}
 }
 
-// A pod that took its address just before the podCIDR changed would be unreachable.
+// A pod that gets its address just before the podCIDR changes would be unreachable.
 func TestOvertaken(t *testing.T) {
 	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
 	pod := func(addr string) *api.Attachment {
@@ -176,8 +176,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// As long as policies are not known no pod is added, or it would be open. An existing one gets its record restored, and
-// a DEL is done.
+// As long as policies are not known no pod is added, as it would be open. The record of an existing pod is restored,
+// and a DEL is carried out.
 func TestAddsWaitForPolicies(t *testing.T) {
 	for _, unknown := range []error{nil, errors.New("policies are not known")} {
 		all := []request{{Change: Change{Add: &api.Attachment{}}}, {Change: Change{Add: &api.Attachment{}, Restores: true}},
@@ -222,8 +222,8 @@ func TestBridgedPodsAreNotOvertaken(t *testing.T) {
 	}
 }
 
-// What is removed from OVSDB externally while the pod runs stays desired; what a DEL removes does not come back, though
-// the DEL's round still sees its record.
+// A record that is removed from OVSDB externally while the pod runs stays desired; one that a DEL removes does not come
+// back, even though the DEL's round still sees it.
 func TestAttachmentsLostFromOVSDB(t *testing.T) {
 	n := newTestNode(t, api.AgentConfig{}, nowhere(t))
 	attachment := func(id string) api.Attachment {

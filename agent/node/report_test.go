@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// An uplink that is not attached yet is no reason to ask users to move addresses.
+// While the uplink is not attached yet, users are not asked to move addresses.
 func TestTunnelEvent(t *testing.T) {
 	if got := tunnelEvent(errors.New("no tunnel"), false); got != "no tunnel" {
 		t.Errorf("a tunnel that cannot work: %q", got)
@@ -21,8 +21,8 @@ func TestTunnelEvent(t *testing.T) {
 	}
 }
 
-// A refused peer is logged when it becomes refused, and when it no longer is; not in each round.
-func TestRefusedPeersAreToldOnce(t *testing.T) {
+// A refused peer is logged when it becomes refused and when it no longer is, not in each round.
+func TestRefusedPeersAreReportedOnce(t *testing.T) {
 	n := newTestNode(t, api.AgentConfig{}, nowhere(t))
 	var told []string
 	n.Log = funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{})

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 )
 
-// A round includes an ADD whose veth is being created when it begins, and waits for none if there is no request.
+// A round includes an ADD whose veth is being created when the round begins, and does not wait if there is no request.
 func TestGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRequests()
@@ -18,7 +18,7 @@ func TestGather(t *testing.T) {
 		}
 		first, second := request{}, request{Change: Change{Del: attachments.Key{ContainerID: "second", IfName: "eth0"}}}
 		go func() {
-			time.Sleep(gatherMost / 2) // virtual: of the veth
+			time.Sleep(gatherMost / 2) // virtual time, to create the veth
 			r.queue <- second
 			r.coming.Store(0)
 		}()
@@ -28,10 +28,10 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// An ADD whose veth takes long does not delay the others.
+// An ADD whose veth is slow to create does not delay the others.
 func TestGatherEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, began := newRequests(), time.Now() // virtual
+		r, began := newRequests(), time.Now() // virtual time
 		r.coming.Store(1)
 		if got := r.gather([]request{{}}); len(got) != 1 || time.Since(began) != gatherMost {
 			t.Errorf("after %s it took %v", time.Since(began), got)

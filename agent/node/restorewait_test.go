@@ -39,10 +39,10 @@ ports: [{name: dns, port: 53, protocol: UDP}]
 endpoints: [{addresses: [10.77.2.5]}, {addresses: [10.77.2.6]}]
 `
 
-// lateServices is a source that has not read Services at first.
+// lateServices is a source whose Services are not read at first.
 type lateServices struct {
 	inputs.Source
-	unread *inputs.Kubernetes // nil: it has
+	unread *inputs.Kubernetes // nil: Services have been read
 }
 
 func (l *lateServices) Services() *inputs.Services {
@@ -52,7 +52,7 @@ func (l *lateServices) Services() *inputs.Services {
 	return l.Source.Services()
 }
 
-// groupsFirst is an applier that checks whether the switch has groups before it does its part.
+// groupsFirst is an applier that checks whether the switch has groups before it applies its part.
 type groupsFirst struct {
 	apply.Applier
 	node *restoreNode
@@ -63,13 +63,13 @@ func (g groupsFirst) Apply(ctx context.Context, r *apply.Round) (apply.Changes, 
 	return g.Applier.Apply(ctx, r)
 }
 
-// restoreNode is an Open vSwitch that has a guard, and an agent's appliers for pods.
+// restoreNode is an Open vSwitch with a guard, and an agent's appliers for pods.
 type restoreNode struct {
 	*ovstest.OVS
 	t         *testing.T
 	db        *ovsdb.DB
 	cfg       api.AgentConfig
-	hadGroups bool // when the last round checked whether ovs-vswitchd may go on
+	hadGroups bool // when the last round checked whether ovs-vswitchd may end its wait
 }
 
 func newRestoreNode(t *testing.T) *restoreNode {
@@ -96,7 +96,7 @@ func (n *restoreNode) groups() bool {
 	return strings.Contains(n.Ofctl("dump-groups", "br-int"), "group_id")
 }
 
-// agent is one that starts. What it returns applies what pods depend on.
+// agent is a starting agent. The returned function applies what pods depend on.
 func (n *restoreNode) agent(source inputs.Source) func() {
 	agent := newTestNode(n.t, n.cfg, source)
 	none := func([]steer.Entry) error { return nil }
@@ -142,7 +142,7 @@ func (n *restoreNode) continues() bool {
 	return key.Restored == id
 }
 
-// A started ovs-vswitchd ends its wait, and replaces the kernel's megaflows from earlier flows, only when it has the
+// A restarted ovs-vswitchd ends its wait, and replaces the kernel's megaflows from earlier flows, only once it has the
 // groups of Services, which flows refer to.
 func TestNextStartWaitsForGroups(t *testing.T) {
 	n := newRestoreNode(t)
@@ -163,7 +163,7 @@ func TestNextStartWaitsForGroups(t *testing.T) {
 	}
 	n.Vswitchd.Kill()
 	n.Vswitchd.Start()
-	client, err := kube.ForConfig(&rest.Config{Host: "127.0.0.1:1"}) // which is not asked
+	client, err := kube.ForConfig(&rest.Config{Host: "127.0.0.1:1"}) // not contacted
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// plugin is a script that answers VERSION after it has run the given command.
+// plugin is a script that answers VERSION after running the given command.
 func plugin(t *testing.T, path, first string) {
 	t.Helper()
 	text := "#!/bin/sh\n" + first + "\necho '" + `{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}` + "'\n"
@@ -29,8 +29,7 @@ func plugin(t *testing.T, path, first string) {
 	}
 }
 
-// announced is an announcement that was installed in directories of its own, with a function that returns what it
-// logged.
+// announced is an announcement that was installed in directories of its own, with a function that returns its log.
 func announced(t *testing.T, portmap string) (*announcement, func() string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -68,8 +67,8 @@ func wait(t *testing.T, what string, log func() string, so func() bool) {
 	}
 }
 
-// What the cleanup of another network deletes is restored while the agent runs, and a list that takes precedence is
-// reported.
+// A list deleted by the cleanup of another network is restored while the agent runs, and a list that takes precedence
+// is reported.
 func TestAnnouncementIsKept(t *testing.T) {
 	t.Parallel()
 	a, log := announced(t, "")
@@ -79,7 +78,7 @@ func TestAnnouncementIsKept(t *testing.T) {
 	defer following.Wait()
 	defer stop()
 	var want []byte
-	wait(t, "plugins are missing in the list", log, func() bool { // a plugin that has not answered in time is added later
+	wait(t, "plugins are missing in the list", log, func() bool { // a slow plugin is added later
 		var err error
 		want, err = os.ReadFile(a.path)
 		return err == nil && strings.Contains(string(want), `"portmap"`) && strings.Contains(string(want), `"bandwidth"`)
@@ -124,7 +123,7 @@ func TestAnnouncementIsKept(t *testing.T) {
 	wait(t, "what cannot be installed is not reported", log, func() bool { return strings.Contains(state(), "installing the CNI plugin") })
 }
 
-// A plugin that does not answer in time, on a busy node, is left out only until it does.
+// A plugin that does not answer in time, on a busy node, is omitted only until it does.
 func TestAnnouncementAfterSlowPlugin(t *testing.T) {
 	t.Parallel()
 	slow := filepath.Join(t.TempDir(), "slow")
@@ -154,7 +153,7 @@ func TestAnnouncementAfterSlowPlugin(t *testing.T) {
 	}
 }
 
-// A change of the container runtime takes effect at once, not when the files are checked next.
+// A change of the container runtime takes effect immediately, not at the next check of the files.
 func TestAnnouncementFollowsRuntime(t *testing.T) {
 	t.Parallel()
 	a, log := announced(t, "")

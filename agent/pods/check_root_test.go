@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A pod whose interface is as it should be, and whose port ovs-vswitchd does not carry, is cut off.
+// A pod with a correct interface, but without a port in ovs-vswitchd, is cut off.
 func TestRootCheckWithoutAPort(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet is sent")
 	node, pod := nstest.New(t), nstest.New(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 )
 
-// The error about an address that a pod has names the pod: a container ID means nothing to users.
+// The error about an address that a pod holds names the pod: a container ID means nothing to users.
 func TestHolderIsNamed(t *testing.T) {
 	r := attachments.Records{Pods: map[string]ovsdb.PodPort{"fl1": {Attachment: api.Attachment{ContainerID: "0123456789", BootID: "now",
 		PodNamespace: "shop", PodName: "cart-1", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.254/24")}}}}}

@@ -105,7 +105,7 @@ func (b rebuildBed) veth(t *testing.T, containerID string) string {
 	return host
 }
 
-// reconcile does it as an agent that is in the node's namespace, and writes to a /var/lib of its own.
+// reconcile runs Reconcile like an agent in the node's namespace, with its own /var/lib.
 func (b rebuildBed) reconcile(t *testing.T) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -159,7 +159,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// stale is a Source with a snapshot alone.
+// stale is a Source with only a snapshot.
 type stale struct {
 	inputs.Source
 	is inputs.Snapshot

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A pod whose record, veth and lease were seen at three moments of its DEL looks lost. When the DEL is done, nothing of
-// it is written again: its address may be another pod's.
+// A pod whose record, veth and lease were read at three moments of its DEL looks lost. After the DEL, none of it is
+// written again: its address may belong to another pod.
 func TestRebuildLooksAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -48,7 +48,8 @@ func TestRebuildLooksAgain(t *testing.T) {
 	}
 }
 
-// A pod has the MAC that is reserved with its addresses: with another one in its record all its frames are dropped.
+// A pod has the MAC that is reserved with its addresses: with another one in its record, all its frames would be
+// dropped.
 func TestRebuiltMAC(t *testing.T) {
 	p := &Pods{Parts: Parts{Source: &stale{is: inputs.Snapshot{IPPools: map[string]api.IPPool{
 		"p": poolOf("p", 4, "10.9.0.0/24", "10.9.0.1", 24), "p6": poolOf("p6", 6, "fd09::/120", "fd09::1", 120)}}},

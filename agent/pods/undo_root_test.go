@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What a failed ADD leaves, as the node takes nothing off either, has a veth and a lease like a living pod. It is taken
-// off later all the same.
+// A failed ADD that could not be undone leaves a veth and a lease like those of a living pod. They are removed later
+// all the same.
 func TestRootFailedADDIsUndone(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet is sent")
 	b, pod := newRebuildBed(t), nstest.New(t)
@@ -39,7 +39,7 @@ func TestRootFailedADDIsUndone(t *testing.T) {
 	}
 }
 
-// A DEL releases what an ADD has taken of a pool that was cut short before there was a record.
+// If an ADD was interrupted before there was a record, DEL releases what it had allocated from a pool.
 func TestRootDELWithoutARecord(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet is sent")
 	b := newRebuildBed(t)

@@ -50,7 +50,7 @@ func TestAddWaits(t *testing.T) {
 	}
 }
 
-// CHECK in another network namespace than that of the ADD is an error; a rebuilt record has none, and matches any.
+// CHECK in a network namespace other than that of the ADD is an error; a rebuilt record has none, and matches any.
 func TestCheckOfAnotherNamespace(t *testing.T) {
 	ovs := ovstest.Start(t, ovstest.Options{})
 	db, err := ovsdb.Connect(t.Context(), "unix:"+ovs.DBSocket, logr.Discard())
@@ -70,7 +70,7 @@ func TestCheckOfAnotherNamespace(t *testing.T) {
 		id, netns string
 		another   bool
 	}{{"added", "/nowhere/a", false}, {"added", "/nowhere/b", true}, {"rebuilt", "/nowhere/b", false}} {
-		// No such namespace exists: with the right one the veth is what fails.
+		// No such namespace exists: in the right one, the check of the veth fails.
 		want := "checking eth0"
 		if c.another {
 			want = "is in network namespace /nowhere/a, not in /nowhere/b"

@@ -29,7 +29,7 @@ func clusterPolicy(t testing.TB, name, tier, rules string) policy.Policy {
 	return p
 }
 
-// rulesOf are sets of policies under which each kind of flow is the one that blocks some packet.
+// rulesOf are sets of policies under which every kind of flow is the only one that blocks some packet.
 func rulesOf(t testing.TB) map[string][]policy.Policy {
 	const (
 		judged  = `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": `
@@ -62,8 +62,8 @@ func rulesOf(t testing.TB) map[string][]policy.Policy {
 	}
 }
 
-// Any flow of policies can be deleted manually, and no packet passes that the rules deny. A run tries every third flow,
-// from the first, second or third on by chance, or all with FAIRLEAD_TEST_LONG=1.
+// Any flow of policies can be deleted manually without letting a packet pass that the rules deny. A run tries every
+// third flow, starting with the first, second or third at random, or all with FAIRLEAD_TEST_LONG=1.
 func TestNoFlowOpensByItsAbsence(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -119,7 +119,7 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 		if len(again) == 0 {
 			continue
 		}
-		again = again[:min(len(again), 6)] // in no order
+		again = again[:min(len(again), 6)] // in random order
 		o.Ofctl("del-flows", "br-int", "--strict", spec[strings.Index(spec, "table="):strings.Index(spec, " actions=")])
 		for _, packet := range again {
 			traces++
@@ -136,7 +136,8 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 	t.Logf("every %dth of %d flows from the %dth on, %d denied packets, %d traces", every, flows, first, len(reports), traces)
 }
 
-// deletions are what may be deleted from the switch manually, without --strict: a table, a kind, the flows of one port.
+// deletions are the sets of flows that may be deleted from the switch manually, without --strict: a table, a kind, the
+// flows of one port.
 func deletions(w *world) (out []string) {
 	tables, kinds := map[uint8]bool{openflow.TableClassify: true, openflow.TableForward: true}, map[openflow.Kind]bool{}
 	for _, f := range w.allFlows() {
@@ -160,8 +161,8 @@ func deletions(w *world) (out []string) {
 	return out
 }
 
-// A whole table, all flows of a kind, or those of a pod's port can be deleted manually, and no packet passes that the
-// rules deny; then all is restored.
+// A whole table, all flows of a kind, or those of a pod's port can be deleted manually without letting a packet pass
+// that the rules deny; then all of them are restored.
 func TestNoTableOpensByItsAbsence(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -199,7 +200,7 @@ func TestNoTableOpensByItsAbsence(t *testing.T) {
 	}
 }
 
-// The conntrack state of one SCTP association does not let another one pass, as long as one flow of two exists.
+// The conntrack state of one SCTP association does not let another one pass, even if one of the two flows is missing.
 func TestSCTPStaysJudged(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -228,7 +229,7 @@ func TestSCTPStaysJudged(t *testing.T) {
 	}
 }
 
-// The datapath flows of pods that no policy selects are exactly the same when others are isolated.
+// The datapath flows of pods that no policy selects stay exactly the same when other pods are isolated.
 func TestMegaflowsOfOthersStay(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -245,7 +246,7 @@ func TestMegaflowsOfOthersStay(t *testing.T) {
 			others = append(others, p.text)
 		}
 	}
-	again := regexp.MustCompile(`recirc(\(|_id=)0x[0-9a-f]+|resume conntrack.*`) // which are numbered
+	again := regexp.MustCompile(`recirc(\(|_id=)0x[0-9a-f]+|resume conntrack.*`) // recirculation IDs differ
 	megaflows := func() (out []string) {
 		for _, packet := range others {
 			_, found, ok := strings.Cut(o.Trace("br-int", packet), "Megaflow:")

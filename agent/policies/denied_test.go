@@ -33,7 +33,7 @@ func loggingWorld(t *testing.T) *world {
 		"policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": 80}]}]}`), lock)
 }
 
-// With the log, only flows that deny change, and only to send to a table that drops: every other flow is exactly the
+// With the log, only flows that deny change, and only to send to a table that drops: all other flows stay exactly the
 // same, and new flows are for the pods that log.
 func TestLogChangesOnlyWhatDenies(t *testing.T) {
 	w := loggingWorld(t)
@@ -73,7 +73,7 @@ func TestLogChangesOnlyWhatDenies(t *testing.T) {
 			t.Errorf("with the log there is %s in place of %s", f, old)
 		}
 	}
-	if want := 3*2 + 2; len(denies) != want { // three pods by two directions, and a rule that is there twice
+	if want := 3*2 + 2; len(denies) != want { // three pods in two directions, and a rule that exists twice
 		t.Errorf("%d flows deny by way of the log, want %d", len(denies), want)
 	}
 	w.LogDenied(api.PolicyLogNone)
@@ -96,8 +96,8 @@ func gotoOf(f openflow.Flow) uint8 {
 	return uint8(to)
 }
 
-// A packet belongs to the pod for which it was judged. One that the rules now accept is reported so, and those of pods
-// that do not log belong to no pod.
+// A packet belongs to the pod for which it was judged. One that the rules now accept is reported as such, and those of
+// pods that do not log belong to no pod.
 func TestDeniedPacketsOfPods(t *testing.T) {
 	w := loggingWorld(t)
 	w.LogDenied(api.PolicyLogAll)
@@ -128,7 +128,7 @@ func TestDeniedPacketsOfPods(t *testing.T) {
 	}
 }
 
-// It does not matter whether rules or the log come first.
+// The order in which rules and the log are added does not matter.
 func TestRulesThatComeWhileLogging(t *testing.T) {
 	more := []policy.Policy{networkPolicy(t, "more", `{"podSelector": {"matchLabels": {"app": "friend"}},
 		"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "judged"}}}], "ports": [{"port": 22}]}]}`)}

@@ -19,8 +19,8 @@ func connection(from, to string) vswitchd.Connection {
 	return vswitchd.Connection{Protocol: 6, From: netip.MustParseAddrPort(from), To: netip.MustParseAddrPort(to)}
 }
 
-// A connection that both of its ends deny stays ended, whichever of them is evaluated first, even after a restart of
-// the agent.
+// A connection that both of its ends deny stays ended, whichever end is evaluated first, even after a restart of the
+// agent.
 func TestEndedByBothEnds(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
 	w.update()
@@ -49,7 +49,7 @@ func TestEndedByBothEnds(t *testing.T) {
 	}
 }
 
-// One that has ended by itself is forgotten, and dropped for nobody: its ports may be a new connection's.
+// A connection that has closed is forgotten, and no flow drops its packets: its ports may be a new connection's.
 func TestEndedByItself(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
 	w.update()
@@ -60,7 +60,7 @@ func TestEndedByItself(t *testing.T) {
 	}
 }
 
-// If two segments use the same addresses, connections in one are not ended for what is denied in the other.
+// If two segments use the same addresses, connections in one are not ended because of denials in the other.
 func TestEndedInOneSegment(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "nothing", nothing))
 	twin := tables.Pod{Port: flowtest.PodY, MAC: flowtest.MAC(t, "0a:00:00:00:00:0e"), Bridged: true, VLAN: 20,
@@ -79,8 +79,8 @@ func TestEndedInOneSegment(t *testing.T) {
 	}
 }
 
-// No connections of a closed pod, about which nothing is known yet, continue, except those of its node. They pass again
-// when it is known that they are allowed.
+// No connection of a closed pod, about which nothing is known yet, continues, except those of its node. They pass again
+// once they are known to be allowed.
 func TestEndedByClosedPods(t *testing.T) {
 	for name, before := range map[string]any{"nothing is known": nil,
 		"of another UID": &policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "a"}, UID: "before", Local: true}} {
@@ -107,7 +107,7 @@ func TestEndedByClosedPods(t *testing.T) {
 }
 
 // Connections without ports are dropped as long as the rules deny them and conntrack has them, even after a restart of
-// the agent; their answers are not.
+// the agent; answers are not.
 func TestEndedWithoutPorts(t *testing.T) {
 	for protocol, addrs := range map[uint8][2]string{47: {"10.10.0.3:0", "10.10.0.4:0"},
 		58: {"[fd00:10::3]:0", "[fd00:10::4]:0"}} {
@@ -143,8 +143,7 @@ func TestEndedWithoutPorts(t *testing.T) {
 	}
 }
 
-// It is checked from time to time whether conntrack still has the connections that were not removed. Those that are
-// gone are no longer dropped.
+// Conntrack is rechecked periodically for connections that were not removed. Those that are gone are no longer dropped.
 func TestEndedUntilConntrackForgets(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`))
 	w.update()

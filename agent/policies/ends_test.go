@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// The classification of a packet by the rules of one end does not count for the other end's: both select peers that are
+// The classification of a packet by the rules of one end does not apply to the other end: both select peers that are
 // friends, and only one end is a friend.
 func TestEndsAreJudgedApart(t *testing.T) {
 	o := flowtest.Node(t)

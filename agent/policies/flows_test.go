@@ -21,7 +21,7 @@ func TestResyncFindsNothing(t *testing.T) {
 	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
 	s.SetPolicies(w.Units(), true)
 	flowtest.Sync(t, s, w.base())
-	for range 2 { // what one has repaired wrongly, the next repairs again
+	for range 2 { // a wrong repair by the first would be repaired again by the second
 		s.Resync()
 		if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{}) {
 			t.Errorf("a resync found %+v", got)
@@ -29,7 +29,7 @@ func TestResyncFindsNothing(t *testing.T) {
 	}
 }
 
-// The flows of one rule never have a priority of another rule, as the order of the rules would be lost.
+// The flows of one rule never have a priority of another rule, as that would lose the order of the rules.
 func TestPriorities(t *testing.T) {
 	taken := map[uint16]uint32{}
 	for rank := range uint32(compile.Ranks) {

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// From a pod that may send nothing, reports of multicast listeners pass where switches need them, but nothing that only
-// has their protocol or type.
+// Reports of multicast listeners from a pod that may send nothing pass where switches need them, but other packets with
+// the same protocol or type do not.
 func TestListenersOfIsolatedPods(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "nothing", nothing))
 	w.update()
@@ -49,8 +49,8 @@ func TestListenersOfIsolatedPods(t *testing.T) {
 			t.Errorf("%s: passes: %v, want %v\n%s", packet, !want, want, report)
 		}
 	}
-	// What routed pods send to multicast groups is dropped, with policies or without. That is not a verdict, which would
-	// be counted and perhaps logged.
+	// Packets of routed pods to multicast groups are dropped, with policies or without. That is not a verdict, which
+	// would be counted and perhaps logged.
 	for packet, want := range map[string]bool{
 		igmpA + ",nw_ttl=1,nw_dst=224.0.0.22":                  false,
 		mldA + ",nw_ttl=1,icmpv6_type=143,ipv6_dst=ff02::16":   false,

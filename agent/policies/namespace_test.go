@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// A namespace has the labels that the API has for it. One that is missing in a complete source, such as a directory of
-// manifests, has the label that every namespace has; otherwise nothing is known about it, and it is no peer.
+// A namespace has its labels from the API. One that is missing in a complete source, such as a directory of manifests,
+// has the label that every namespace has; otherwise nothing is known about it, and it is no peer.
 func TestNamespaceOfAPod(t *testing.T) {
 	from := func(label string) string {
 		return `{"podSelector": {"matchLabels": {"app": "judged"}}, "ingress": [{"from": [{"podSelector": {},

@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An ICMP error about a connection passes as egress of the pod that has the connection, as its client, through a
-// Service and as its server, and of no other pod: with the addresses of another pod's connection in the same zone, any
-// pod could send anything to the other end.
+// An ICMP error about a connection passes as egress of the pod that has the connection, as a client, through a Service
+// or as a server, and of no other pod: otherwise any pod could send anything to the other end by using the addresses of
+// another pod's connection in the same zone.
 func TestErrorsAboutConnectionsOfOthers(t *testing.T) {
 	const out = `{"podSelector": {"matchLabels": {"app": "friend"}}, "policyTypes": ["Egress"], "egress": [{}]}`
 	const web = `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": ["Egress", "Ingress"],
@@ -54,8 +54,8 @@ func TestErrorsAboutConnectionsOfOthers(t *testing.T) {
 	}
 }
 
-// A pod that may send nothing by itself answers in connections that it has accepted, until they are ended. Then it may
-// not go on with them either, though it may begin others.
+// A pod that may not open connections answers in connections that it has accepted, until they are ended. Then it may
+// not continue these either, even if it may open others.
 func TestAnswersInConnections(t *testing.T) {
 	const friend, judged = "10.10.0.4", "10.10.0.3"
 	o := flowtest.Node(t)
@@ -105,7 +105,7 @@ func (n wireNode) passes(what, from string, packet []byte, want bool) {
 	}
 	received, left := n.counts(pod.port)
 	n.o.Appctl("netdev-dummy/receive", "pod-"+pod.name, hex.EncodeToString(slices.Concat(dst[:], src[:], kind, packet)))
-	for start := time.Now(); ; { // what is counted as received has been forwarded
+	for start := time.Now(); ; { // a received packet has been forwarded by the time it is counted
 		got, now := n.counts(pod.port)
 		if got != received {
 			if (now != left) != want {
@@ -121,7 +121,7 @@ func (n wireNode) passes(what, from string, packet []byte, want bool) {
 
 var portCounts = regexp.MustCompile(`(?s)port +(\d+): rx pkts=(\d+),.*?tx pkts=(\d+),`)
 
-// counts are how many packets a port has received, and how many have left through any port.
+// counts are the number of packets that a port has received, and of those that have left through any port.
 func (n wireNode) counts(port uint32) (received, left int) {
 	for _, m := range portCounts.FindAllStringSubmatch(n.o.Ofctl("dump-ports", "br-int"), -1) {
 		out, _ := strconv.Atoi(m[3])
@@ -139,7 +139,7 @@ func udpPacket(from, to string, src, dst uint16) []byte {
 	return ipPacket(from, to, 17, append(b, 0, 12, 0, 0, 'd', 'a', 't', 'a'), 6)
 }
 
-// errorAbout is an ICMP message to the sender of a packet: its port is not open.
+// errorAbout is an ICMP error to the sender of a packet: port unreachable.
 func errorAbout(from string, packet []byte) []byte {
 	kind, protocol, at, size := []byte{3, 3}, byte(1), 12, 4
 	if packet[0]>>4 == 6 {
@@ -149,7 +149,7 @@ func errorAbout(from string, packet []byte) []byte {
 	return ipPacket(from, to.String(), protocol, slices.Concat(kind, make([]byte, 6), packet), 2)
 }
 
-// ipPacket has a payload with its checksum at that place.
+// ipPacket is an IP packet with a payload whose checksum is at the given offset.
 func ipPacket(from, to string, protocol byte, payload []byte, at int) []byte {
 	src, dst := netip.MustParseAddr(from), netip.MustParseAddr(to)
 	addrs := slices.Concat(src.AsSlice(), dst.AsSlice())
@@ -166,7 +166,7 @@ func ipPacket(from, to string, protocol byte, payload []byte, at int) []byte {
 	return append(head, payload...)
 }
 
-// internetChecksum is that of RFC 1071.
+// internetChecksum is the checksum of RFC 1071.
 func internetChecksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {

@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// peerBytes is the most that is kept for a pod of another node that is a peer in both directions.
+// peerBytes is the maximum memory for a pod of another node that is a peer in both directions.
 const peerBytes = 450
 
-// A cluster has many pods, and each agent keeps what its policies need of each of them.
+// A cluster has many pods, and each agent stores what its policies need of each of them.
 func TestPeersSize(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
 		"ingress": [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}],
@@ -44,17 +44,17 @@ func TestPeersSize(t *testing.T) {
 
 // The flows of each peer are computed whenever they are sent, or compared with the list of the switch's flows.
 func TestPeersAllocate(t *testing.T) {
-	const most = 5 // of both directions: the flows, and for each its actions and what these set
+	const most = 5 // in both directions: the flows, and for each its actions and their operands
 	p := peerUnit{address: netip.MustParsePrefix("10.20.0.1/32"), flows: [2]peerFlow{{7, true, false}, {8, true, false}}}
 	if got := testing.AllocsPerRun(100, func() { p.unit() }); got > most {
 		t.Errorf("%.0f allocations, want at most %d", got, most)
 	}
 }
 
-// inUse is how many bytes of the heap are reachable.
+// inUse is the size of the reachable heap in bytes.
 func inUse() int {
 	var m runtime.MemStats
-	for range 2 { // what the first finalizes, the second frees
+	for range 2 { // the second frees what the first has finalized
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// A pod that replaces one of the same name is closed until its labels are known from the API; a static pod, whose
-// object has another UID, is not, nor is a pod because of a port that another of its name has left.
+// A pod that replaces one of the same name is closed until its labels are known from the API. A static pod, whose
+// object has another UID, is not closed, nor is a pod because of a port left by another pod of its name.
 func TestPodOfTheSameName(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// Pods that the switch serves without policies, as under networkPolicies: report, are closed until policies are known,
-// and stay so when the switch has the flows that close them. Those that an earlier agent has judged stay as they are.
+// Pods that the switch serves without policies, as with networkPolicies: report, are closed until policies are known,
+// and stay closed once the switch has the flows that close them. Pods that an earlier agent has judged are unchanged.
 func TestServedWithoutPolicies(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -46,7 +46,7 @@ func TestServedWithoutPolicies(t *testing.T) {
 	}
 }
 
-// The flows that close a pod are removed with it, so that the next one of its name is judged by the rules.
+// The flows that close a pod are removed with it, so that the next pod of that name is judged by the rules.
 func TestClosedPodThatGoes(t *testing.T) {
 	w := newWorld(t)
 	key, all := w.place.Ports[0].Pod, w.place

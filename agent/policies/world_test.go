@@ -45,7 +45,7 @@ func testPods() []testPod {
 
 func (p testPod) mac() string { return fmt.Sprintf("0a:00:00:00:00:%02x", p.port) }
 
-// world is a node with the pods, and Rules that have them.
+// world is a node with these pods, and Rules that have them.
 type world struct {
 	*Rules
 	source *feed.Objects

@@ -19,10 +19,10 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// manyNodes is the number of nodes for which the cost is limited: to that many packets a second, and bytes of memory.
-const manyNodes, mostPackets, mostMemory = 5000, 5, 1 << 20
+// manyNodes is the number of nodes for which the cost is limited: to maxPackets a second, and maxMemory bytes.
+const manyNodes, maxPackets, maxMemory = 5000, 5, 1 << 20
 
-// large is one agent in a cluster of manyNodes, and the other ends as seen by it.
+// large is one agent in a cluster of manyNodes, with its view of the other ends.
 type large struct {
 	*session
 	silent      bool // no other end is heard
@@ -71,18 +71,18 @@ func newLarge(peers []desired.Peer) *large {
 	return l
 }
 
-// immediate is a transfer that passes.
+// immediate is a transfer that passes immediately.
 type immediate struct{}
 
 func (immediate) step() (pure.Outcome, bool) { return pure.Passed, true }
 func (immediate) Close() error               { return nil }
 
-// blind sees nothing.
+// blind is a capture that sees nothing.
 type blind struct{}
 
 func (blind) end() (api.ReachTap, bool) { return api.ReachTap{}, false }
 
-// answered is a socket to an end that sends a packet for each that it receives.
+// answered is a socket to an end that sends a packet for each one that it receives.
 type answered struct {
 	*large
 	to netip.Addr
@@ -101,7 +101,7 @@ func (a answered) Write(b []byte) (int, error) {
 func (answered) Refused() bool { return false }
 func (answered) Close() error  { return nil }
 
-// hears is what the end of that address knows.
+// hears is the state of the end with that address.
 func (l *large) hears(addr netip.Addr) *pure.Link {
 	if l.others[addr] == nil {
 		l.others[addr] = &pure.Link{Interval: l.Interval}
@@ -109,16 +109,16 @@ func (l *large) hears(addr netip.Addr) *pure.Link {
 	return l.others[addr]
 }
 
-// says makes the end of that address send a packet.
+// says makes the end with that address send a packet.
 func (l *large) says(addr netip.Addr, asks bool) {
 	p := l.hears(addr).Next(time.Now())
 	p.From, p.To, p.Initiates, p.MTU = pure.NameHash(l.ends[addr]), pure.NameHash(l.NodeName), asks, 1450
-	if len(l.kept) < mostHeard { // like a full kernel queue
+	if len(l.kept) < maxHeard { // like a full kernel queue
 		l.kept = append(l.kept, heard{addr, p, time.Now()})
 	}
 }
 
-// run runs the agent's own loop for a time of synctest's clock.
+// run runs the agent's own loop for a time on synctest's clock.
 func (l *large) run(d time.Duration, meanwhile func(second int)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -133,11 +133,11 @@ func (l *large) run(d time.Duration, meanwhile func(second int)) {
 	sent := len(l.sent)
 	cancel()
 	<-ended
-	l.sent = l.sent[:sent] // without those that announce that it stops
+	l.sent = l.sent[:sent] // without those that announce its stop
 }
 
-// mostIn is the largest number of packets that were sent in any period of that length.
-func (l *large) mostIn(d time.Duration) (most int) {
+// maxIn is the largest number of packets that were sent in any period of this length.
+func (l *large) maxIn(d time.Duration) (most int) {
 	first := 0
 	for last, at := range l.sent {
 		for at.Sub(l.sent[first]) >= d {
@@ -148,8 +148,8 @@ func (l *large) mostIn(d time.Duration) (most int) {
 	return most
 }
 
-// In a cluster of 5,000 nodes, none sends more than 5 packets a second, whatever the others do. While all is well, it
-// reports no fault, which would cause an Event.
+// In a cluster of 5,000 nodes, no node sends more than 5 packets a second, whatever the others do. While all is well,
+// it reports no fault, which would cause an Event.
 func TestPacketsOfManyNodes(t *testing.T) {
 	const period = 10 * time.Minute
 	peers := largePeers()
@@ -162,8 +162,8 @@ func TestPacketsOfManyNodes(t *testing.T) {
 		{name: "all is well", least: 4},
 		{name: "no other node is heard", silent: true, least: 4},
 		{name: "nodes are probed by request", least: 4, meanwhile: func(l *large, second int) {
-			for i := range mostRequested { // an error is a node too many
-				_ = l.Request(peers[(second*mostRequested+i)%len(peers)].Name, time.Now())
+			for i := range maxRequested { // an error means one node too many
+				_ = l.Request(peers[(second*maxRequested+i)%len(peers)].Name, time.Now())
 			}
 		}},
 		{name: "many nodes ask this one", least: 4, meanwhile: func(l *large, _ int) {
@@ -183,11 +183,11 @@ func TestPacketsOfManyNodes(t *testing.T) {
 						c.meanwhile(l, second)
 					}
 				})
-				n, most := len(l.sent), l.mostIn(10*time.Second)
+				n, most := len(l.sent), l.maxIn(10*time.Second)
 				t.Logf("%d packets in %s, at most %d in 10 s; %d nodes probed at the end", n, period, most, len(l.queue))
-				if seconds := int(period / time.Second); n < c.least*seconds || most > 10*mostPackets {
+				if seconds := int(period / time.Second); n < c.least*seconds || most > 10*maxPackets {
 					t.Errorf("%d packets in %s, and %d in 10 s: want at least %d, and at most %d", n, period, most, c.least*seconds,
-						10*mostPackets)
+						10*maxPackets)
 				}
 				most = int(period/(pure.TransferEvery*l.Interval)) + 1
 				if l.transferred > most || c.name == "all is well" && l.transferred < most-2 {
@@ -201,7 +201,7 @@ func TestPacketsOfManyNodes(t *testing.T) {
 	}
 }
 
-// The memory that an agent needs to probe is small compared with the Nodes that it has anyway.
+// The memory that an agent needs to probe is small compared with that of the Nodes, which it has anyway.
 func TestMemoryOfManyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peers := largePeers()
@@ -213,8 +213,8 @@ func TestMemoryOfManyNodes(t *testing.T) {
 		runtime.KeepAlive(l)
 		runtime.KeepAlive(peers)
 		t.Logf("%d KiB kept with %d Nodes", kept>>10, manyNodes)
-		if kept > mostMemory {
-			t.Errorf("want at most %d", mostMemory)
+		if kept > maxMemory {
+			t.Errorf("want at most %d", maxMemory)
 		}
 	})
 }
@@ -228,9 +228,9 @@ func inUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkManyNodes is the CPU time per second in a cluster of 5,000 nodes while all is well, without the kernel's
-// work to send and receive: 1,000 CPU-us/s are 0.1 % of a core. It includes the other ends' part. "again" has the nodes
-// computed again every 15 seconds, as by a resync, "once" never.
+// BenchmarkManyNodes measures the CPU time per second in a cluster of 5,000 healthy nodes, without the kernel's work to
+// send and receive: 1,000 CPU-us/s are 0.1 % of a core. It includes the other ends' part. "again" recomputes the nodes
+// every 15 seconds, as a resync does, "once" never.
 func BenchmarkManyNodes(b *testing.B) {
 	const period = 10 * time.Minute
 	for _, c := range []struct {
@@ -256,7 +256,7 @@ func BenchmarkManyNodes(b *testing.B) {
 	}
 }
 
-// cpu is what this process has used.
+// cpu is the CPU time of this process.
 func cpu() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {

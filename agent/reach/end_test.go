@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver"
 )
 
-// leased are Pods that have leases and nothing else.
+// leased fakes Pods, with leases only.
 type leased struct {
 	taken netip.Addr // by a pod
 	own   []netip.Addr
@@ -44,7 +44,7 @@ func (l *leased) Add(context.Context, cniserver.Request) (cniserver.Result, erro
 
 func (l *leased) Del(context.Context, cniserver.Request) error { return nil }
 
-// proberOf is a Prober on a node with such podCIDRs.
+// proberOf is a Prober on a node with these podCIDRs.
 func proberOf(podCIDRs ...string) *Prober {
 	board := status.NewBoard(nil)
 	s := &status.Status{}
@@ -56,7 +56,7 @@ func proberOf(podCIDRs ...string) *Prober {
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 }
 
-// If a pod has the end's address of one family, that of the other remains available to pods.
+// If a pod has the end's address of one family, the end's address of the other remains available to pods.
 func TestEndTakesAllAddressesOrNone(t *testing.T) {
 	four, six := netip.MustParseAddr("10.77.1.254"), netip.MustParseAddr("fd77::fffe")
 	pods := &leased{taken: six}
@@ -69,7 +69,7 @@ func TestEndTakesAllAddressesOrNone(t *testing.T) {
 	}
 }
 
-// A podCIDR without a spare address gets no end, and the report says so.
+// A podCIDR without a spare address gets no end, and the report states it.
 func TestSmallPodCIDRMakesNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, pods := proberOf("10.77.1.0/24", "fd77::/125"), &leased{}
@@ -82,7 +82,7 @@ func TestSmallPodCIDRMakesNoEnd(t *testing.T) {
 	})
 }
 
-// An end that cannot be ensured stays in use for half a minute: for this time, what is known about other nodes is kept.
+// An end that cannot be ensured stays in use for half a minute, during which the state of other nodes is kept.
 func TestEndIsUnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := proberOf("10.77.1.0/29"), time.Now()

@@ -26,8 +26,8 @@ import (
 
 const (
 	// evidenceAge is how old evidence may get while a path does not work. Each time that it is unchanged, that limit
-	// doubles, up to mostAge: a node may be off for days.
-	evidenceAge, mostAge = 3 * time.Second, 2 * time.Minute
+	// doubles, up to maxAge: a node may be off for days.
+	evidenceAge, maxAge = 3 * time.Second, 2 * time.Minute
 	// rulesAge is how old the nftables rules that were read may get.
 	rulesAge = 15 * time.Second
 	// atOnce is how many paths are examined at once.
@@ -326,7 +326,7 @@ func (t *session) examined(found []examined, now time.Time) {
 				if p.evidence.Echo != f.Echo && !p.at.IsZero() {
 					p.forget(p.of) // what was seen before the other node went down or came up is no longer valid
 				}
-				if p.age = min(2*max(p.age, evidenceAge), mostAge); p.evidence != f.Evidence || p.at.IsZero() {
+				if p.age = min(2*max(p.age, evidenceAge), maxAge); p.evidence != f.Evidence || p.at.IsZero() {
 					p.age = evidenceAge
 				}
 				p.evidence, p.at, p.judged = f.Evidence, began, p.State(now)

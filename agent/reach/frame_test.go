@@ -12,7 +12,7 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// inFrame puts an IP packet of UDP with a correct checksum behind an Ethernet header.
+// inFrame is an Ethernet frame with a UDP packet whose checksum is correct.
 func inFrame(from, to netip.Addr, port uint16, payload []byte) []byte {
 	udp := slices.Concat([]byte{0xc0, 0x01}, binary.BigEndian.AppendUint16(nil, port),
 		binary.BigEndian.AppendUint16(nil, uint16(8+len(payload))), []byte{0, 0}, payload)
@@ -56,7 +56,7 @@ func (f framed) data() (data []byte, sums []int) {
 	return data, append(sums, len(data)-f.payload-2)
 }
 
-// sum is what is read from a frame that has become data.
+// sum is the result for a frame whose content is now data.
 func (f framed) sum(t *testing.T, data []byte, unsummed bool) api.Checksums {
 	t.Helper()
 	l := packetCounter{delivery: delivery{tunnelled: f.nodes[0].IsValid()}}
@@ -80,7 +80,7 @@ func (f framed) check(t *testing.T) {
 		change(changed)
 		return f.sum(t, changed, false)
 	}
-	none := func(data []byte, at int) { copy(data[at:], []byte{0, 0}) } // as RFC 768 has it
+	none := func(data []byte, at int) { copy(data[at:], []byte{0, 0}) } // as in RFC 768
 	wants(api.ChecksumsRight, f.sum(t, data, false), "untouched")
 	wants(api.ChecksumsOffloaded, f.sum(t, data, true), "left to the device")
 	wants("", f.sum(t, data[:len(data)-1], false), "cut off")
@@ -121,7 +121,7 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// A state reported for all packets is that of each.
+// A state is reported for all packets only if each of them has it.
 func TestSums(t *testing.T) {
 	for _, c := range []struct {
 		sums

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// side is what fairleadctl would get from a node about another.
+// side is the data that fairleadctl would get from a node about another.
 func (s *simulated) side(peer *simulated) pure.Side {
 	side := pure.Side{Node: s.NodeName}
 	if s.dead || s.hung {
@@ -28,13 +28,13 @@ func (s *simulated) side(peer *simulated) pure.Side {
 	return side
 }
 
-// ways is what both ends know about a pair of nodes: "state cause node" from a to b, and from b to a.
-func (w *world) ways(a, b *simulated) (out []string, ways []pure.Way) {
-	ways = pure.Join(a.side(b), b.side(a))
-	for _, way := range ways {
+// directions is the joint result of both ends of a pair of nodes: "state cause node" from a to b, and from b to a.
+func (w *world) directions(a, b *simulated) (out []string, directions []pure.Direction) {
+	directions = pure.Join(a.side(b), b.side(a))
+	for _, way := range directions {
 		out = append(out, fmt.Sprintf("%s %s %s", way.Is, way.Cause, way.At))
 	}
-	return out, ways
+	return out, directions
 }
 
 // Both ends together identify each fault of the path between them: its direction, cause and node. Each is tried from
@@ -101,7 +101,7 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 				return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
 			}, there: "fails firewall node01", back: "fails between "},
 		{name: "node01 is cut off", passes: of(1), pings: of(1), there: "fails cut-off node01", back: "fails cut-off node01"},
-		// What leaves node01 is known not to arrive.
+		// Packets that leave node01 are known not to arrive.
 		{name: "node01's tunnel is blocked", passes: of(1), there: "fails blocked node01", back: "fails between "},
 		{name: "an MTU there", passes: only(0, 1, true), pings: only(0, 1, true), there: "narrow mtu ", back: works},
 		{name: "an MTU in both directions", passes: both(true), pings: both(true), there: "narrow mtu ", back: "narrow mtu "},
@@ -125,20 +125,20 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 		}
 		w.drops, w.place, w.nodes[1].dead, w.nodes[1].hung = c.drops, c.place, c.dead, c.hung
 		w.run(3 * time.Minute)
-		got, ways := w.ways(w.nodes[0], w.nodes[1])
+		got, directions := w.directions(w.nodes[0], w.nodes[1])
 		if !slices.Equal(got, []string{c.there, c.back}) {
-			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, ways)
+			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, directions)
 		}
-		reversed, _ := w.ways(w.nodes[1], w.nodes[0])
+		reversed, _ := w.directions(w.nodes[1], w.nodes[0])
 		if !slices.Equal(reversed, []string{c.back, c.there}) {
 			t.Errorf("%s, asked the other way round: %q", c.name, reversed)
 		}
-		for _, way := range ways {
+		for _, way := range directions {
 			if way.Bad() && (len(way.Seen) == 0 || way.Since.IsZero()) || way.Text == "" {
 				t.Errorf("%s: %+v", c.name, way)
 			}
 		}
-		others, _ := w.ways(w.nodes[2], w.nodes[3])
+		others, _ := w.directions(w.nodes[2], w.nodes[3])
 		if !slices.Equal(others, []string{works, works}) {
 			t.Errorf("%s: of others: %q", c.name, others)
 		}
@@ -149,12 +149,12 @@ func TestBothEndsKnowTheFault(t *testing.T) {
 func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
 	w := newWorld(3)
 	a, b := w.nodes[0], w.nodes[1]
-	watch := func(what string, d time.Duration, wrong func(i int, way pure.Way) bool) {
+	watch := func(what string, d time.Duration, wrong func(i int, way pure.Direction) bool) {
 		t.Helper()
 		for range int(d / time.Second) {
 			w.run(time.Second)
-			if _, ways := w.ways(a, b); len(ways) == 2 {
-				for i, way := range ways {
+			if _, directions := w.directions(a, b); len(directions) == 2 {
+				for i, way := range directions {
 					if wrong(i, way) {
 						t.Fatalf("%s: %+v", what, way)
 					}
@@ -162,8 +162,8 @@ func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
 			}
 		}
 	}
-	no := func(_ int, way pure.Way) bool { return way.Bad() }
-	back := func(i int, way pure.Way) bool { return i == 1 && way.Bad() }
+	no := func(_ int, way pure.Direction) bool { return way.Bad() }
+	back := func(i int, way pure.Direction) bool { return i == 1 && way.Bad() }
 	watch("at the start", time.Minute, no)
 	b.restart()
 	watch("an agent restarts", time.Minute, no)
@@ -180,7 +180,7 @@ func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
 	watch("it passes again", time.Minute, back)
 }
 
-// Nodes that do not probe each other do so on request, from either side, and both directions are known soon after.
+// Nodes that do not probe each other do so on request, from either side, and both directions are known shortly after.
 func TestRequest(t *testing.T) {
 	w := newWorld(60)
 	w.run(61 * time.Second)
@@ -189,7 +189,7 @@ func TestRequest(t *testing.T) {
 		return !slices.ContainsFunc(a.queue, func(p path) bool { return p.node == s.NodeName })
 	})
 	b := w.nodes[1+i]
-	if got, _ := w.ways(a, b); !slices.Equal(got, []string{"unknown not-probed ", "unknown not-probed "}) {
+	if got, _ := w.directions(a, b); !slices.Equal(got, []string{"unknown not-probed ", "unknown not-probed "}) {
 		t.Fatalf("before: %q", got)
 	}
 	if err := a.Request("unknown", w.now); err == nil {
@@ -214,8 +214,8 @@ func TestRequest(t *testing.T) {
 		}
 	}
 	w.run(25 * time.Second)
-	if got, ways := w.ways(a, b); got[0][:5] != "fails" || got[1] != "works  " {
-		t.Errorf("by request: %q: %+v", got, ways)
+	if got, directions := w.directions(a, b); got[0][:5] != "fails" || got[1] != "works  " {
+		t.Errorf("by request: %q: %+v", got, directions)
 	}
 	w.passes = always
 	w.run(3 * time.Minute)
@@ -223,7 +223,7 @@ func TestRequest(t *testing.T) {
 		t.Errorf("minutes later %d nodes are probed", len(a.queue))
 	}
 	for n := range 10 {
-		if err := a.Request(w.nodes[10+n].NodeName, w.now); (err == nil) != (n < mostRequested) {
+		if err := a.Request(w.nodes[10+n].NodeName, w.now); (err == nil) != (n < maxRequested) {
 			t.Errorf("request %d: %v", n, err)
 		}
 	}

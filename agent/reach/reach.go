@@ -29,8 +29,8 @@ import (
 // ifName is the end's interface.
 const ifName = "eth0"
 
-// mostRequested is how many nodes are probed on request at once, and requestLasts for how long each.
-const mostRequested, requestLasts = 4, time.Minute
+// maxRequested is how many nodes are probed on request at once, and requestLasts for how long each.
+const maxRequested, requestLasts = 4, time.Minute
 
 // ensureEvery is how often the end is compared with what it should be, and ensureTimeout for how long that may fail.
 const ensureEvery, ensureTimeout = 5 * time.Second, 30 * time.Second
@@ -90,7 +90,7 @@ func (p *Prober) Request(node string, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.requested, func(_ string, until time.Time) bool { return now.After(until) })
-	if _, again := p.requested[node]; !again && len(p.requested) >= mostRequested {
+	if _, again := p.requested[node]; !again && len(p.requested) >= maxRequested {
 		return fmt.Errorf("the agent already probes %d nodes on request: try again in %s", len(p.requested), requestLasts)
 	}
 	p.requested[node] = now.Add(requestLasts)

@@ -10,7 +10,8 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// bothStacks runs a test in worlds of one family, and of two, which includes the first: with -short only in these.
+// bothStacks runs a test in single-stack and dual-stack worlds; dual-stack includes single-stack, so -short runs only
+// that.
 func bothStacks(t *testing.T, test func(t *testing.T, newWorld func(n int) *world)) {
 	if !testing.Short() {
 		t.Run("single-stack", func(t *testing.T) { test(t, newWorld) })
@@ -24,12 +25,12 @@ func bothStacks(t *testing.T, test func(t *testing.T, newWorld func(n int) *worl
 	})
 }
 
-// pairOf breaks what is between two nodes, and nothing else.
+// pairOf breaks the path between two nodes, and nothing else.
 func (w *world) pairOf(a, b *simulated) func(from, to *simulated, full bool) bool {
 	return func(from, to *simulated, _ bool) bool { return !(from == a && to == b || from == b && to == a) }
 }
 
-// partners are two that have no other that both ask.
+// partners returns two nodes that probe no common node.
 func (w *world) partners() (a, b *simulated) {
 	for _, a := range w.nodes {
 		b := w.byAddr[endsOf(a.peer(a.wanted[len(a.wanted)-1]))[0]]
@@ -41,7 +42,7 @@ func (w *world) partners() (a, b *simulated) {
 }
 
 // In a cluster of two nodes, neither knows whether the other restarts: there is no third node.
-func TestNobodyElseKnows(t *testing.T) {
+func TestNoThirdNode(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		w := newWorld(2)
 		w.run(time.Minute)
@@ -55,9 +56,9 @@ func TestNobodyElseKnows(t *testing.T) {
 	})
 }
 
-// A partner has other neighbours than this node: these are probed as long as its state is not decided. Otherwise only
-// the next partners, which are beside it on the ring, would know, after up to 45 s.
-func TestPartnersNeighboursAreAsked(t *testing.T) {
+// A partner has other neighbours than this node: these are probed as long as the partner's state is undecided.
+// Otherwise only the next partners, which are beside it on the ring, would know, after up to 45 s.
+func TestPartnersNeighboursAreProbed(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		w := newWorld(40)
 		w.run(41 * time.Second) // they are partners for 19 s more
@@ -69,14 +70,14 @@ func TestPartnersNeighboursAreAsked(t *testing.T) {
 			t.Errorf("nothing passes between %s and %s: after 40 s %+v", a.NodeName, b.NodeName, f)
 		}
 		w.run(90 * time.Second)
-		if most := pure.Neighbours + 2; a.report.Asked > most { // neighbours, a partner, and the one that is silent
+		if most := pure.Neighbours + 2; a.report.Asked > most { // neighbours, a partner, and the silent node
 			t.Errorf("in the end %d nodes are probed, want at most %d", a.report.Asked, most)
 		}
 	})
 }
 
-// Of several silent nodes each is asked about in turn.
-func TestSeveralAreAskedAbout(t *testing.T) {
+// Several silent nodes are asked about in turn.
+func TestSeveralSilentNodes(t *testing.T) {
 	w := newWorld(5)
 	w.run(time.Minute)
 	a := w.nodes[0]
@@ -88,7 +89,7 @@ func TestSeveralAreAskedAbout(t *testing.T) {
 }
 
 // If one family fails, the other shows that the agent runs, even without a third node.
-func TestOtherFamilyKnows(t *testing.T) {
+func TestOtherFamilyShowsAgent(t *testing.T) {
 	w := newWorld(2)
 	w.dual()
 	w.run(time.Minute)
@@ -103,9 +104,9 @@ func TestOtherFamilyKnows(t *testing.T) {
 	}
 }
 
-// A restarting node has two minutes to start its agent, whichever node is asked: even if a packet to one end was lost
-// before, so that others have heard it later, and if others hear it again some seconds earlier.
-func TestNodeRestartsWhileOthersAreAsked(t *testing.T) {
+// A restarting node has two minutes to start its agent, whichever node is asked: even if packets to one node were lost
+// before, so that others heard it later, and if others hear it again some seconds earlier.
+func TestNodeRestartsAsSeenByOthers(t *testing.T) {
 	bothStacks(t, func(t *testing.T, newWorld func(n int) *world) {
 		for _, n := range []int{3, 12} {
 			for _, lost := range []time.Duration{0, 3, 6, 9, 12, 15} { // seconds
@@ -128,7 +129,7 @@ func TestNodeRestartsWhileOthersAreAsked(t *testing.T) {
 	})
 }
 
-// An agent that stops announces that to all, and nodes that have heard it no longer report it as heard to others.
+// An agent that stops announces that to all nodes, and those that receive it no longer report it to others as heard.
 func TestAgentLeavesWhileOthersAreAsked(t *testing.T) {
 	w := newWorld(4)
 	w.run(time.Minute)

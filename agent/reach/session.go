@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// mostSent is how many packets this node sends in an interval: 5 a second.
-	mostSent = 10
-	// mostFailing is how many nodes are probed because they are not reached.
-	mostFailing = 8
-	// mostBeside is how many nodes are probed because they are neighbours of a silent node.
-	mostBeside = 4
+	// maxSent is how many packets this node sends in an interval: 5 a second.
+	maxSent = 10
+	// maxFailing is how many nodes are probed because they are not reached.
+	maxFailing = 8
+	// maxBeside is how many nodes are probed because they are neighbours of a silent node.
+	maxBeside = 4
 )
 
 // Lengths of headers, in bytes.
@@ -230,7 +230,7 @@ func (t *session) selectNodes(now time.Time) (chosen, probing []string) {
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	chosen = slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))])
+	chosen = slices.Concat(t.wanted, failing[:min(maxFailing, len(failing))])
 	return slices.Concat(chosen, t.suspected(chosen, now), t.requests(now), t.neighboursOfSilent(now)), probing
 }
 
@@ -257,7 +257,7 @@ func (t *session) neighboursOfSilent(now time.Time) (out []string) {
 	}
 	slices.Sort(silent)
 	for _, node := range slices.Compact(silent) {
-		if len(out) < mostBeside {
+		if len(out) < maxBeside {
 			out = append(out, pure.NeighboursOf(node, t.names())...)
 		}
 	}

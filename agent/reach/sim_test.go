@@ -26,33 +26,33 @@ import (
 // tick is the resolution of a world's clock.
 const tick = 100 * time.Millisecond
 
-// world is a cluster without a network: what agents send is delivered at once, or lost, on a clock of its own.
+// world is a cluster without a network: what agents send is delivered immediately, or lost, on a simulated clock.
 type world struct {
 	now    time.Time
 	nodes  []*simulated
 	byAddr map[netip.Addr]*simulated
 	random *rand.Rand
-	// passes says whether a packet of pods arrives, and pings whether a node's own address answers.
+	// passes reports whether a packet of pods arrives, and pings whether a node's own address answers.
 	passes, pings func(from, to *simulated, full bool) bool
 	// unplugged is the node whose interface has no carrier.
 	unplugged *simulated
 	// alone is the node whose gateway does not answer.
 	alone *simulated
-	// drops is what a node's own firewall drops, from a peer and to it.
+	// drops returns what a node's own firewall drops, from a peer and to it.
 	drops func(at, peer *simulated) (in, out string)
-	// loses says whether all packets of a family are lost; nil: none.
+	// loses reports whether all packets of a family are lost; nil: none are.
 	loses func(ipv4 bool) bool
-	// drains says whether packets from a source port are lost between the nodes; nil: none are.
+	// drains reports whether packets from a source port are lost between the nodes; nil: none are.
 	drains func(from, to *simulated, port uint16) bool
 	// place is where lost packets are dropped; nil: between the nodes.
 	place func(from, to *simulated) place
 	taps  map[*simTap]bool
-	// spoils says whether a transfer fails although packets pass, and how; nil: none does.
+	// spoils returns whether and how a transfer fails although packets pass; nil: none does.
 	spoils  func(from, to *simulated) pure.Outcome
 	polices func(from, to *simulated) bool // transfers meet a rate limit
-	// transferred is how many transfers have begun.
+	// transferred is the number of transfers that have begun.
 	transferred int
-	// reported are all findings that any agent reported, as "node peer cause", and how often its report had each.
+	// reported are all findings that any agent reported, as "node peer cause", each with the number of reports.
 	reported map[string]int
 }
 
@@ -89,7 +89,7 @@ func (t *simTap) end() (api.ReachTap, bool) {
 	return t.seen, true
 }
 
-// tapped makes the captures of both ends see a packet.
+// tapped lets the captures of both ends see a packet.
 func (w *world) tapped(from, to *simulated, full, passes bool) {
 	place := between
 	if w.place != nil {
@@ -116,11 +116,11 @@ type simulated struct {
 	number    int
 	ahead     time.Duration // of its clock
 	dead      bool          // the agent does not run, and its kernel refuses
-	hung      bool          // it is stopped, and its kernel queues packets
+	hung      bool          // the agent is stopped, and its kernel queues packets
 	idle      bool          // it does not probe: it has no end, only the gateway of its pods
 	kept      []heard
 	looks     int
-	examining int // how many paths it has examined
+	examining int // number of paths it has examined
 }
 
 func always(_, _ *simulated, _ bool) bool { return true }
@@ -146,7 +146,7 @@ func newWorld(n int) *world {
 	return w
 }
 
-// start starts the node's agent, or another after it.
+// start starts the node's agent, or its successor.
 func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 	cfg := api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}
 	prober := New(Parts{Config: cfg, NodeName: name, Board: board,
@@ -154,7 +154,7 @@ func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
 	s.session = newSession(prober, end{addrs: ends, mtu: 1450})
 	s.dial = func(from netip.AddrPort, to netip.Addr) (socket, error) {
 		port := from.Port()
-		if port == 0 { // the kernel chooses
+		if port == 0 { // the kernel picks one
 			port = uint16(32768 + s.world.random.IntN(28232))
 		}
 		return &wireless{from: s, to: s.world.byAddr[to], ipv4: to.Is4(), port: port}, nil
@@ -199,7 +199,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 func (c *wireless) Refused() bool { return c.refused }
 func (c *wireless) Close() error  { return nil }
 
-// examine returns the evidence that the world has.
+// examine returns the simulated evidence.
 func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) []examined {
 	out := make([]examined, len(paths))
 	answer := func(to *simulated, full bool) pure.Answer {
@@ -237,7 +237,7 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 	return out
 }
 
-// run lets time pass.
+// run advances the clock.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
 		for _, s := range w.nodes {
@@ -280,7 +280,7 @@ func (w *world) wantNothingTold(t *testing.T, what string) {
 	}
 }
 
-// wantCounted checks the metric of other nodes in a state.
+// wantCounted checks the metric of the number of other nodes in a state.
 func (s *simulated) wantCounted(t *testing.T, state string, want int) {
 	t.Helper()
 	for _, other := range states() {
@@ -291,7 +291,7 @@ func (s *simulated) wantCounted(t *testing.T, state string, want int) {
 	}
 }
 
-// Nodes that were partners for an epoch part again, even if clocks differ, without a fault being reported.
+// Nodes that were partners for an epoch stop probing each other, even if clocks differ, without a fault being reported.
 func TestSampleStaysSmall(t *testing.T) {
 	w := newWorld(60)
 	for i, s := range w.nodes {
@@ -329,7 +329,7 @@ func TestFailedPartnerIsFollowed(t *testing.T) {
 	}
 }
 
-// Nodes that send at different paces judge each other by the sender's pace.
+// Nodes with different send intervals judge each other by the sender's interval.
 func TestPacesDiffer(t *testing.T) {
 	w := newWorld(30)
 	for i, s := range w.nodes {
@@ -341,7 +341,7 @@ func TestPacesDiffer(t *testing.T) {
 	w.wantNothingTold(t, "every third node is slow")
 }
 
-// Evidence from the time when packets still arrived says nothing about the time after, however late it is delivered.
+// Evidence collected while packets still arrived is not used for the time after, however late it is delivered.
 func TestEvidenceOfBeforeTheFault(t *testing.T) {
 	w := newWorld(2)
 	w.run(time.Minute)
@@ -351,7 +351,7 @@ func TestEvidenceOfBeforeTheFault(t *testing.T) {
 	none := func(_, _ *simulated, _ bool) bool { return false }
 	w.passes, w.pings = none, none
 	w.run(15 * time.Second)
-	s.busy = began // since then it has been collected
+	s.busy = began // when the collection began
 	s.examined([]examined{{to, pure.Evidence{Echo: pure.Answered}}}, w.now)
 	for range 20 {
 		w.run(time.Second)
@@ -400,7 +400,7 @@ func TestCutOff(t *testing.T) {
 	w.wantNothingTold(t, "the node is back")
 }
 
-// A node that restarts so fast that no other sees it down gets the same time to start its agent as others.
+// A node that restarts so fast that no other node sees it down gets as much time to start its agent as others.
 func TestNodeRestartsUnseen(t *testing.T) { bothStacks(t, nodeRestartsUnseen) }
 
 func nodeRestartsUnseen(t *testing.T, newWorld func(n int) *world) {
@@ -444,7 +444,7 @@ func nodesAreDown(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "ten of twelve nodes are down")
 }
 
-// resolved is how often in half an hour a node's findings end.
+// resolved is the number of times that a node's findings end within half an hour.
 func (w *world) resolved(s *simulated) (times int) {
 	had := false
 	for range 1800 {
@@ -535,8 +535,8 @@ func TestBlockedEverywhere(t *testing.T) {
 	}
 }
 
-// When a fault of both directions is over, no other is reported: the first packets say that their senders hear nothing,
-// and a partner of two minutes has not been heard yet.
+// When a fault of both directions is over, no other is reported: the first packets still state that their senders
+// receive nothing, and a partner of two minutes has not received any yet.
 func TestFaultIsOver(t *testing.T) { bothStacks(t, faultIsOver) }
 
 func faultIsOver(t *testing.T, newWorld func(n int) *world) {
@@ -560,7 +560,7 @@ func faultIsOver(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// In a cluster with tunnels and direct paths, a fault of the tunnel is no cause of failures on other paths.
+// In a cluster with tunnels and direct paths, a tunnel fault is not the cause of failures on other paths.
 func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	w := newWorld(3)
 	a := w.nodes[0]
@@ -606,7 +606,7 @@ func TestNodeIsOffForLong(t *testing.T) {
 	}
 }
 
-// An agent that is dead or hangs is not a broken path, however long it lasts, even if all others do.
+// An agent that is dead or hangs is not a broken path, no matter for how long, even if all others are.
 func TestAgentsAreAway(t *testing.T) { bothStacks(t, agentsAreAway) }
 
 func agentsAreAway(t *testing.T, newWorld func(n int) *world) {
@@ -624,7 +624,7 @@ func agentsAreAway(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "they are back")
 }
 
-// publish changes what a node knows of all, itself included.
+// publish changes a node's view of all nodes, itself included.
 func (s *simulated) publish(change func(nodes map[string]inputs.Node, peers []desired.Peer) []desired.Peer) {
 	board := *s.Board.Load()
 	nodes := map[string]inputs.Node{s.NodeName: {Name: s.NodeName}}
@@ -665,8 +665,8 @@ func TestNodeHasNoAgent(t *testing.T) {
 	}
 }
 
-// Nothing is forwarded to a node that was removed from the cluster, which its agent, while it runs, does not report as
-// a fault. When it is back, all is as before.
+// Nothing is forwarded to a node that was removed from the cluster, which its agent, while it still runs, does not
+// report as a fault. Once the node is back, everything works as before.
 func TestNodeIsRemoved(t *testing.T) { bothStacks(t, nodeIsRemoved) }
 
 func nodeIsRemoved(t *testing.T, newWorld func(n int) *world) {
@@ -709,8 +709,8 @@ func nodeIsRemoved(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A node that does not probe is not a fault, however long that lasts: it has another config, or an agent of an earlier
-// version, as during an upgrade. Packet loss is detected there, too.
+// A node that does not probe is not a fault, no matter for how long: it has another config, or an agent of an earlier
+// version, as during an upgrade. Packet loss to it is still detected.
 func TestNodeDoesNotProbe(t *testing.T) { bothStacks(t, nodeDoesNotProbe) }
 
 func nodeDoesNotProbe(t *testing.T, newWorld func(n int) *world) {
@@ -748,8 +748,8 @@ func TestWayBehindRouters(t *testing.T) {
 	}
 }
 
-// Open vSwitch that is down for seconds is not a cause, even while another node happens to be down. If it stays down,
-// it is the cause, and no other is reported before.
+// Open vSwitch being down for seconds is not a cause, even while another node happens to be down. If it stays down, it
+// is the cause, and no other is reported before.
 func TestOpenVSwitchIsDown(t *testing.T) { bothStacks(t, openVSwitchIsDown) }
 
 func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
@@ -799,7 +799,7 @@ func openVSwitchIsDown(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// What is lost when Open vSwitch dies repeatedly at either end does not count as loss between them.
+// Packets lost because Open vSwitch dies repeatedly at either end do not count as loss between the nodes.
 func TestOpenVSwitchDiesAgainAndAgain(t *testing.T) { bothStacks(t, openVSwitchDiesAgainAndAgain) }
 
 func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
@@ -815,7 +815,7 @@ func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
 	for i := range 20 {
 		s := []*simulated{a, b}[i%2]
 		w.passes = func(from, to *simulated, _ bool) bool { return from != s && to != s }
-		if i%3 > 0 { // else it was back before anything was published
+		if i%3 > 0 { // otherwise it was back before anything was published
 			start(s, "")
 		}
 		w.run(pace + tick)
@@ -826,7 +826,8 @@ func openVSwitchDiesAgainAndAgain(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "Open vSwitch was restarted 20 times")
 }
 
-// An agent that has hung finds packets that its kernel has queued: their report that it is not heard is outdated.
+// An agent that has hung finds packets that its kernel has queued: their statement that the node is not heard is
+// outdated.
 func TestAgentHasHung(t *testing.T) { bothStacks(t, agentHasHung) }
 
 func agentHasHung(t *testing.T, newWorld func(n int) *world) {
@@ -856,7 +857,7 @@ func agentHasHung(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// A capture from the time when a node was down says nothing about the fault that exists when it is back.
+// A capture made while a node was down is not used for a fault that exists once the node is back.
 func TestLookIsOfItsTime(t *testing.T) {
 	w := newWorld(3)
 	w.run(time.Minute)
@@ -869,11 +870,11 @@ func TestLookIsOfItsTime(t *testing.T) {
 	w.passes = func(from, to *simulated, _ bool) bool { return from.number+to.number != 1 }
 	for range 90 {
 		w.run(time.Second)
-		if _, ways := w.ways(a, b); ways[0].Cause == pure.CauseDropped || ways[1].Cause == pure.CauseDropped {
-			t.Fatalf("a node that drops nothing is blamed: %+v", ways)
+		if _, both := w.directions(a, b); both[0].Cause == pure.CauseDropped || both[1].Cause == pure.CauseDropped {
+			t.Fatalf("a node that drops nothing is blamed: %+v", both)
 		}
 	}
-	if words, _ := w.ways(a, b); words[0] != "fails between " {
+	if words, _ := w.directions(a, b); words[0] != "fails between " {
 		t.Errorf("in the end: %q", words)
 	}
 }
@@ -925,7 +926,7 @@ func nodeIsReadyBeforeItAnswers(t *testing.T, newWorld func(n int) *world) {
 		w.notReady(b, false)
 		w.run(20 * time.Second)
 		w.wantNothingTold(t, "a node that was off has been ready for 20 s")
-		w.run(3 * time.Minute) // evidence of a path that has failed for long is renewed each 2 minutes
+		w.run(3 * time.Minute) // evidence of a long-failing path is renewed every 2 minutes
 		if f := a.report.Findings; len(f) == 0 || f[0].Cause != "underlay" {
 			t.Errorf("a node that does not answer has been ready for minutes: found %+v", f)
 		}
@@ -959,7 +960,7 @@ func notReadyIsNoFault(t *testing.T, newWorld func(n int) *world) {
 	w.wantNothingTold(t, "one is not ready")
 }
 
-// A path that loses nearly all packets, so that now and then nothing arrives for a while, has one fault.
+// A path that loses nearly all packets, so that at times nothing arrives for a while, has one fault.
 func TestHeavyLossIsOneFault(t *testing.T) {
 	for _, share := range []float64{0.6, 0.9} {
 		w := newWorld(3)
@@ -969,21 +970,21 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 			return !(x == a && y == b || x == b && y == a) || w.random.Float64() >= share
 		}
 		w.run(5 * time.Minute)
-		if resolved := w.resolved(a); resolved > 8 { // it was 24 to 57 times
+		if resolved := w.resolved(a); resolved > 8 { // was 24 to 57 times
 			t.Errorf("with %.0f %% lost the fault was resolved %d times in half an hour", 100*share, resolved)
 		}
 	}
 }
 
-// When one of two directions works again, no node reports for long that nothing arrives on it.
-func TestOneDirectionIsMended(t *testing.T) {
+// When one of two directions works again, reports that nothing arrives on it end soon.
+func TestOneDirectionRecovers(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		pings bool // they pass all the time
+		pings bool // pings pass all the time
 		place place
 		limit time.Duration // until the report ends
 	}{
-		// When the other end is heard again, it has to have had time to miss packets before it is known whether it hears this
+		// Once the other end is heard again, it needs time to miss packets before it is known whether it hears this
 		// one.
 		{"dropped at the receivers", true, atReceiver, 14 * time.Second},
 		{"the underlay", false, between, 4 * time.Second},

@@ -21,8 +21,8 @@ type heard struct {
 	at     time.Time
 }
 
-// mostHeard is how many packets are read at a time: more than other ends send in practice.
-const mostHeard = 256
+// maxHeard is how many packets are read at a time: more than other ends send in practice.
+const maxHeard = 256
 
 // inbox is a socket that receives at an address of this end. Nothing waits for it, and it is not registered with Go's
 // poller: the agent need not wake up for each packet.
@@ -42,7 +42,7 @@ func listen(addr netip.Addr) (inbox, error) {
 
 // read returns the packets received since the last call. Invalid ones are dropped.
 func (i inbox) read(now time.Time) (out []heard) {
-	for range mostHeard {
+	for range maxHeard {
 		n, from, err := unix.Recvfrom(i.fd, i.buf, unix.MSG_DONTWAIT)
 		if err != nil {
 			return out // there are no more, or the interface is gone; the next end gets a new socket

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel without an agent refuses packets, from its own address.
+// A kernel without an agent refuses packets, with its own address as source.
 func TestRefused(t *testing.T) {
 	for _, a := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()} {
 		s, err := dial(netip.AddrPortFrom(a, 0), a)
 		if err != nil {
-			t.Log(a, err) // IPv6 may be off
+			t.Log(a, err) // IPv6 may be disabled
 			continue
 		}
 		defer s.Close()
@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What counts is who sent the ICMP message of an error, not that there was one.
+// What counts is the sender of an ICMP error, not that there was one.
 func TestRefuser(t *testing.T) {
 	message := func(errno syscall.Errno, offender netip.Addr) []byte {
 		b := make([]byte, unix.CmsgSpace(44))

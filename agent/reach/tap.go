@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// mostTaps is how many paths are captured at once.
-	mostTaps = 4
+	// maxTaps is how many paths are captured at once.
+	maxTaps = 4
 	// tapSnap is how many bytes of a frame are captured: the headers of a tunnel over IPv6 and those inside.
 	tapSnap = 256
 )
@@ -75,13 +75,13 @@ func (t *session) observe(to path, now time.Time) {
 	length := captureTime(&p.Link, s)
 	switch {
 	case length == 0:
-	case p.tap == nil && now.Sub(p.ended) >= p.every && t.taps() < mostTaps:
+	case p.tap == nil && now.Sub(p.ended) >= p.every && t.taps() < maxTaps:
 		p.tap, p.began, p.sent = t.open(t.Board.Load(), to), now, p.Sent()
 	case p.tap != nil && now.Sub(p.began) > length:
 		if seen, ok := p.tap.end(); ok {
 			p.seen, p.seen.Began, p.seen.Sent = seen, p.began, int(p.Sent()-p.sent)
 		}
-		p.tap, p.ended, p.every = nil, now, min(2*max(p.every, evidenceAge), mostAge)
+		p.tap, p.ended, p.every = nil, now, min(2*max(p.every, evidenceAge), maxAge)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/desired"
 )
 
-// mostSuspected is how many nodes are probed at once because this node's packets to them are unanswered, and
+// maxSuspected is how many nodes are probed at once because this node's packets to them are unanswered, and
 // suspectedFor for how long.
-const mostSuspected, suspectedFor = 4, 15 * time.Second
+const maxSuspected, suspectedFor = 4, 15 * time.Second
 
 // suspected are nodes that are not probed, but to which, by the flows' counters, packets are sent without an answer:
 // the path may fail, or a pod has nothing to send. Like any other node, one whose probes are late is then probed until
@@ -28,9 +28,9 @@ func (t *session) suspected(asked []string, now time.Time) (nodes []string) {
 			nodes = append(nodes, p.Name)
 		}
 	}
-	if len(nodes) <= mostSuspected {
+	if len(nodes) <= maxSuspected {
 		return nodes
 	}
-	first := int(now.Unix()/int64(suspectedFor.Seconds())) * mostSuspected % len(nodes)
-	return slices.Concat(nodes, nodes)[first : first+mostSuspected]
+	first := int(now.Unix()/int64(suspectedFor.Seconds())) * maxSuspected % len(nodes)
+	return slices.Concat(nodes, nodes)[first : first+maxSuspected]
 }

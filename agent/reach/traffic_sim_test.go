@@ -10,7 +10,7 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// unanswered makes a node's flows show that packets to others are not answered.
+// unanswered makes a node's flows show that packets to others get no answer.
 func (w *world) unanswered(s *simulated, by ...*simulated) {
 	board := *s.Board.Load()
 	board.Unanswered = nil
@@ -24,8 +24,8 @@ func (w *world) unanswered(s *simulated, by ...*simulated) {
 	s.Board.Publish(&board)
 }
 
-// In a large cluster, two nodes that do not probe each other do so once packets between them are not answered. Flows
-// are listed every 15 s, and 5 s must have passed, so these are the longest times.
+// In a large cluster, two nodes that do not probe each other start to do so once packets between them get no answer.
+// Flows are listed every 15 s, and 5 s must have passed, so these are the longest times.
 func TestTrafficMakesSuspect(t *testing.T) {
 	const listed = 20 * time.Second
 	for name, limit := range map[string]time.Duration{"one direction": 42 * time.Second, "a pair, dropped between": 56 * time.Second} {
@@ -43,7 +43,7 @@ func TestTrafficMakesSuspect(t *testing.T) {
 			}
 			b.breaks(w, broken)
 			w.run(listed)
-			for _, c := range chosen { // the client is where answers do not come
+			for _, c := range chosen { // the client is the node that gets no answers
 				w.unanswered(w.nodes[c[1]], w.nodes[c[0]])
 			}
 			var after []time.Duration
@@ -58,7 +58,7 @@ func TestTrafficMakesSuspect(t *testing.T) {
 	}
 }
 
-// Nodes that are probed anyway do not take the turns of suspected ones.
+// Nodes that are probed anyway do not use up the turns of suspected ones.
 func TestAskedAreNotSuspect(t *testing.T) {
 	w := newWorld(60)
 	w.run(time.Minute)
@@ -93,7 +93,7 @@ func TestUnansweredIsNoFault(t *testing.T) {
 		for _, p := range s.queue {
 			asked[p.node] = true
 		}
-		if len(s.queue) > 13+2*mostSuspected {
+		if len(s.queue) > 13+2*maxSuspected {
 			t.Fatalf("%d nodes are probed", len(s.queue))
 		}
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// mostIncoming is how many transfers from other nodes run at a time, and mostAccepted how many connections are
+	// maxIncoming is how many transfers from other nodes run at a time, and maxAccepted how many connections are
 	// accepted per pulse: the others are closed.
-	mostIncoming, mostAccepted = 8, 64
+	maxIncoming, maxAccepted = 8, 64
 	// incomingFor is how many intervals one may last: longer than the sender waits (pure.TransferFor).
 	incomingFor = pure.TransferFor + 2
 )
@@ -216,7 +216,7 @@ func listenTCP(addr netip.Addr) (*listener, error) {
 	}
 	if err := cmp.Or(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*pure.TransferSize),
-		unix.Listen(fd, mostAccepted),
+		unix.Listen(fd, maxAccepted),
 	); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -227,13 +227,13 @@ func listenTCP(addr netip.Addr) (*listener, error) {
 // what another end would, and nothing else. own is this node, and nodeOf returns the node whose end has an address;
 // empty: none.
 func (l *listener) serve(own uint64, nodeOf func(netip.Addr) string, until, now time.Time) {
-	for range mostAccepted {
+	for range maxAccepted {
 		fd, from, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
 			break // there are none, or it was closed meanwhile
 		}
 		node := nodeOf(addrOf(from))
-		if node == "" || len(l.incoming) >= mostIncoming {
+		if node == "" || len(l.incoming) >= maxIncoming {
 			_ = abort(fd)
 			continue
 		}

@@ -12,13 +12,13 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// simTransfer is a transfer from a node to another, which passes if packets pass at several times.
+// simTransfer is a transfer from one node to another, which passes if packets pass at several times.
 type simTransfer struct {
 	from, to *simulated
 	ipv4     bool
 	port     uint16
 	single   bool
-	stage    int // 1: connected, 3: all has come
+	stage    int // 1: connected, 3: everything has arrived
 }
 
 func (s *simulated) transfer(_, to netip.Addr, _ []byte, single bool) (transfer, error) {
@@ -33,7 +33,7 @@ func (c *simTransfer) step() (pure.Outcome, bool) {
 		!(w.loses != nil && w.loses(c.ipv4)) && !(w.drains != nil && w.drains(c.from, c.to, c.port))
 	if w.spoils != nil {
 		switch w.spoils(c.from, c.to) {
-		case pure.Unclear: // as an agent of an earlier version
+		case pure.Unclear: // like an agent of an earlier version
 			return pure.Unclear, true
 		case pure.Unanswered:
 			passes = false
@@ -114,8 +114,8 @@ func transfersFail(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// Failed transfers while packets are lost, or nodes and agents come and go, are not a fault of TCP; nor are those on a
-// path on which it is not known whether packets pass.
+// Transfers that fail while packets are lost, or while nodes and agents come and go, are not a TCP fault; nor are those
+// on a path on which it is not known whether packets pass.
 func TestTransfersOfOtherFaults(t *testing.T) { bothStacks(t, transfersOfOtherFaults) }
 
 func transfersOfOtherFaults(t *testing.T, newWorld func(n int) *world) {
@@ -171,7 +171,7 @@ func transfersMeetRateLimit(t *testing.T, newWorld func(n int) *world) {
 	}
 }
 
-// Agents of an earlier version refuse transfers, which is not a fault, even if some transfers are not answered.
+// Agents of an earlier version refuse transfers, which is not a fault, even if some transfers get no answer.
 func TestTransfersRefused(t *testing.T) {
 	w := newWorld(3)
 	w.spoils = func(_, _ *simulated) pure.Outcome { return pure.Unclear }
@@ -186,7 +186,7 @@ func TestTransfersRefused(t *testing.T) {
 	}
 }
 
-// Each node makes one transfer every half minute, whatever the others do, and all others have their turn.
+// Each node makes one transfer every half minute, regardless of the others, and every other node gets its turn.
 func TestTransfersTakeTurns(t *testing.T) {
 	w := newWorld(10)
 	with := map[string]int{}

@@ -14,14 +14,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// served is an end to which others connect, and the nodes that it knows.
+// served is an end that accepts transfers, and the nodes that it knows.
 type served struct {
 	*listener
 	addr  netip.Addr
 	nodes map[netip.Addr]string
 }
 
-// receiver is the hash of the name of its node.
+// receiver is the name hash of its node.
 const receiver = 12
 
 func serveIn(t *testing.T, addr string) (ns *nstest.NS, s served) {
@@ -39,7 +39,7 @@ func (s served) pulse(until time.Time) {
 	s.serve(receiver, func(a netip.Addr) string { return s.nodes[a] }, until, time.Now())
 }
 
-// ends runs both ends until the transfer ends, or for as many pulses as it may last.
+// ends runs both ends until the transfer ends, or for its maximum number of pulses.
 func (s served) ends(t *testing.T, c transfer) (o pure.Outcome, ended bool) {
 	t.Helper()
 	defer c.Close()
@@ -53,8 +53,8 @@ func (s served) ends(t *testing.T, c transfer) (o pure.Outcome, ended bool) {
 	return o, ended
 }
 
-// A transfer passes over the kernel's sockets; one whose content is changed, or that comes from an address that is no
-// node's end, or is to an agent that does not run, proves nothing, and one without an answer is recognised.
+// A transfer passes over the kernel's sockets. One with changed content, from an address that is no node's end, or to
+// an agent that does not run, proves nothing; one without an answer is recognised.
 func TestRootTransfer(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -110,7 +110,7 @@ func transfers(t *testing.T, addr string) {
 	c.Close()
 }
 
-// A sender of nothing, of garbage, or without end is cut off, and there are never more than a few.
+// A sender of nothing, of garbage, or without end is disconnected, and there are never more than a few.
 func TestRootTransferLimits(t *testing.T) {
 	ns, s := serveIn(t, "127.0.0.1")
 	dial := func() (c net.Conn) {
@@ -119,14 +119,14 @@ func TestRootTransferLimits(t *testing.T) {
 		return c
 	}
 	until := time.Now().Add(time.Minute)
-	for range 3 * mostIncoming {
+	for range 3 * maxIncoming {
 		dial()
 	}
 	for range 5 {
 		s.pulse(until)
 	}
-	if len(s.incoming) != mostIncoming {
-		t.Errorf("%d connections are kept, want %d", len(s.incoming), mostIncoming)
+	if len(s.incoming) != maxIncoming {
+		t.Errorf("%d connections are kept, want %d", len(s.incoming), maxIncoming)
 	}
 	for i := range s.incoming {
 		s.incoming[i].until = time.Now().Add(-time.Second)
@@ -141,7 +141,7 @@ func TestRootTransferLimits(t *testing.T) {
 		gone := make(chan error)
 		go func() {
 			var err error
-			for err == nil { // again and again
+			for err == nil { // repeatedly
 				_, err = c.Write(content)
 			}
 			gone <- err

@@ -6,8 +6,8 @@ import (
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
-// mostTurns is how many packets a path gets at most for each packet of another, while it is not known whether it works.
-const mostTurns = 3
+// maxTurns is how many packets a path gets at most for each packet of another, while it is not known whether it works.
+const maxTurns = 3
 
 // setPaces sets how often each path gets a packet: all equally often, at most once per Interval. If there are too many
 // paths for that, those not known to work or fail get more.
@@ -19,11 +19,11 @@ func (t *session) setPaces(now time.Time) {
 		}
 	}
 	times, usual := 1, len(t.queue)-len(urgent)
-	for times < mostTurns && usual+(times+1)*len(urgent) >= (times+1)*mostSent {
+	for times < maxTurns && usual+(times+1)*len(urgent) >= (times+1)*maxSent {
 		times++
 	}
 	turns := usual + times*len(urgent)
-	t.step = max(t.Interval/mostSent, t.Interval/time.Duration(max(1, turns)))
+	t.step = max(t.Interval/maxSent, t.Interval/time.Duration(max(1, turns)))
 	for _, p := range t.queue {
 		t.peers[p].Interval = t.step * time.Duration(turns)
 		if urgent[p] {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The previous agent may still be ending; one that keeps running is reported.
+// The previous agent may still be stopping; one that keeps running is reported.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "agent.lock")
 	unlock, err := lock(t.Context(), path, 0)
@@ -35,8 +35,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// "fairlead-agent uninstall" removes the file that it has locked. A process that waited for it has not locked the node
-// then.
+// "fairlead-agent uninstall" removes the file that it has locked. A process that waited for that lock does not hold the
+// node's lock then.
 func TestLockOfARemovedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "agent.lock")
 	unlock, err := lock(t.Context(), path, 0)
@@ -72,7 +72,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 	}
 }
 
-// opened is how many file descriptors of this process the file has.
+// opened is the number of this process's file descriptors of the file.
 func opened(t *testing.T, path string) (n int) {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/self/fd/*")

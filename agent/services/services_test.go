@@ -41,8 +41,8 @@ func endpoint(t *testing.T, s string) inputs.Endpoint {
 	return e
 }
 
-// If there are more endpoints than Open vSwitch takes, nodes use different ones, so that none is omitted by all, and
-// each node keeps most of its own when some leave and others come.
+// If there are more endpoints than Open vSwitch accepts, nodes use different selections, so that no endpoint is omitted
+// by all, and each node keeps most of its selection when some endpoints leave and others join.
 func TestMost(t *testing.T) {
 	endpoints := func(from, to int) (out []netip.AddrPort) {
 		for i := from; i < to; i++ {
@@ -74,7 +74,7 @@ func TestMost(t *testing.T) {
 	}
 }
 
-// Which endpoints are used, according to kube-proxy's documentation.
+// The endpoints in use, according to kube-proxy's documentation.
 func TestEndpointsInForce(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -118,7 +118,7 @@ func TestEndpointsInForce(t *testing.T) {
 			all = append(all, inputs.EndpointSlice{Ports: []inputs.ServicePort{{Protocol: 6, Port: 8080}},
 				Endpoints: []inputs.Endpoint{endpoint(t, e)}})
 		}
-		for range 3 { // any order of slices gives the same
+		for range 3 { // the order of slices does not matter
 			var got []string
 			for _, to := range Of(s, all, Node{"me", "here"})[Key{s.ClusterIPs[0], 6, 80}].Endpoints {
 				got = append(got, fmt.Sprint(to.Addr().As4()[3]))

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// After notifications of either kind end, they are requested again, and what was missed is checked.
+// If notifications of either kind end, they are requested again, and missed changes are checked.
 func TestFollowAgain(t *testing.T) {
 	n := &Uplink{check: signal.New(), every: api.DefaultIntervals().Agent}
 	n.state.Store(&state{})
@@ -62,7 +62,7 @@ func TestFollowAgain(t *testing.T) {
 	<-ended
 }
 
-// More changes than the kernel buffers for a reader end the notifications of each kind.
+// More changes than the kernel buffers for a reader end the notifications of either kind.
 func TestRootNotificationsEnd(t *testing.T) {
 	node := nstest.New(t)
 	var s notifications

@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovsrelease"
 )
 
-// detached is an agent whose journal has a NIC that does not exist, detached, with that changed. Open vSwitch does not
-// run, and its database has nothing of Fairlead's.
+// detached is an agent whose journal, after change, has a detached NIC that does not exist. Open vSwitch does not run,
+// and its database has nothing of Fairlead's.
 func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
 	t.Helper()
 	boot, err := bootid.Read()
@@ -56,8 +56,8 @@ func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
 	return n
 }
 
-// A NIC that the config no longer wants attached, and that could not be restored at the start of the agent, is restored
-// as soon as that is possible.
+// A NIC that the config no longer wants attached, and that could not be restored when the agent started, is restored as
+// soon as possible.
 func TestNotWantedIsTriedAgain(t *testing.T) {
 	n := detached(t, func(j *journal.Journal) { j.Phase = datapath.Attached })
 	n.cfg.EnableBridgingMode, n.every.Uplink = false, 10*time.Millisecond
@@ -100,9 +100,9 @@ func (n *Uplink) tries(t *testing.T) bool {
 }
 
 // A manual restore is respected, even if it was interrupted. A NIC that is detached for any other reason is attached as
-// at the first start: Open vSwitch or the NIC may come up later than the agent, a disk may have space again.
+// at the first start: Open vSwitch or the NIC may come up later than the agent, or a disk may have free space again.
 func TestWhatIsTriedAgain(t *testing.T) {
-	due, later := time.Now().Add(-time.Second), time.Time{} // of each
+	due, later := time.Now().Add(-time.Second), time.Time{} // set for each case
 	for what, of := range map[string]struct {
 		change func(j *journal.Journal)
 		tried  bool
@@ -126,7 +126,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		"a manual restore cut off": {func(j *journal.Journal) { j.Phase, j.Reason = datapath.Restoring, datapath.ByHand }, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			later = time.Now().Add(5 * time.Minute) // no later than any wait
+			later = time.Now().Add(5 * time.Minute) // no earlier than the end of any wait
 			n := detached(t, of.change)
 			if n.tries(t) != of.tried {
 				t.Errorf("tried %t, want %t: %v", !of.tried, of.tried, n.Ready())
@@ -138,7 +138,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A manual restore of a NIC that is detached, or being detached, but is to be attached again, ends that.
+// A manual restore of a NIC that is detached, or being detached, and due to be attached again, cancels that.
 func TestRestoredManually(t *testing.T) {
 	for what, change := range map[string]func(j *journal.Journal){
 		"no answer": func(j *journal.Journal) {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-// runs simulates an ovs-vswitchd in a run directory by what identifies one: it holds a lock on its PID file.
+// runs simulates a running ovs-vswitchd in a run directory by what identifies it: the lock on its PID file.
 func runs(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "ovs-vswitchd.pid"))
@@ -25,7 +25,7 @@ func runs(t *testing.T, dir string) {
 		_, err = f.WriteString("1\n")
 	}
 	if err == nil {
-		// A lock of the open file: a process does not see its own process locks.
+		// An open file description lock: a process does not see its own process locks.
 		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	}
 	if err != nil {
@@ -56,7 +56,7 @@ func hangs(t *testing.T, dir string) {
 	}
 }
 
-// Whether ovs-vswitchd hangs is checked repeatedly, but not each time, and only of a running one.
+// Whether ovs-vswitchd hangs is checked repeatedly, but not in every check, and only if it runs.
 func TestItIsAskedWhetherItHangs(t *testing.T) {
 	now := time.Now()
 	for what, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestItIsAskedWhetherItHangs(t *testing.T) {
 	}
 }
 
-// An agent that ends leaves the NIC in Open vSwitch if that runs, and otherwise returns it to the host.
+// An agent that stops leaves the NIC in Open vSwitch if that runs, and otherwise returns it to the host.
 func TestLeave(t *testing.T) {
 	for what, vswitchdRuns := range map[string]bool{"ovs-vswitchd runs": true, "it has ended": false} {
 		n := detached(t, func(j *journal.Journal) { j.Phase = datapath.Attached })

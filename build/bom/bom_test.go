@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// program is this test binary: modules are read from binaries, and so are its own.
+// program builds the plugin's binary: modules are read from binaries.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "fairlead")
@@ -103,7 +103,7 @@ func TestLicences(t *testing.T) {
 	}
 }
 
-// archive writes a tar of the pairs of names and contents.
+// archive is a tar file of the pairs of names and contents.
 func archive(t *testing.T, members ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -16,10 +16,11 @@ import (
 	"testing"
 )
 
-// The image for arm64 has programs of arm64 alone, which run, and the packages of amd64's. FAIRLEAD_TEST_IMAGES is the
-// directory of both, by default out. What this machine cannot run itself, it runs by the kernel's binfmt_misc.
+// The arm64 image has only arm64 programs, which run, and the same packages as the amd64 image. FAIRLEAD_TEST_IMAGES is
+// the directory of both, by default out. Programs that this machine cannot run natively run through the kernel's
+// binfmt_misc.
 func TestRootImageOfArm64(t *testing.T) {
-	// These open a socket of NETLINK_NETFILTER first, which qemu's emulation of single programs does not have.
+	// These first open a NETLINK_NETFILTER socket, which qemu's user-mode emulation does not support.
 	const noNetfilter = `Protocol not supported`
 	out := cmp.Or(os.Getenv("FAIRLEAD_TEST_IMAGES"), "../../out")
 	amd64, arm64 := unpack(t, filepath.Join(out, "image/fairlead.tar"), "amd64"),
@@ -58,14 +59,14 @@ func TestRootImageOfArm64(t *testing.T) {
 		cmd := exec.Command("chroot", arm64, "sh", "-c", command)
 		cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
-		text, err := cmd.CombinedOutput() // -help ends with an error in some programs; the answer is what counts
+		text, err := cmd.CombinedOutput() // -help exits with an error in some programs; the answer counts
 		if !regexp.MustCompile(answer).MatchString(strings.TrimSpace(string(text))) {
 			t.Errorf("%s: %v, want %s:\n%s", command, err, answer, text)
 		}
 	}
 }
 
-// unpack returns the root of the image of an archive of docker's form, whose configuration must name arch.
+// unpack returns the root directory of an image in docker's archive format, whose configuration must name arch.
 func unpack(t *testing.T, archive, arch string) string {
 	t.Helper()
 	dir, root := t.TempDir(), t.TempDir()
@@ -101,7 +102,8 @@ func run(t *testing.T, command ...string) {
 	}
 }
 
-// machines fails t for each ELF file below root that is for another machine. BPF is for the kernel, the same on all.
+// machines fails t for each ELF file below root that is for another machine. BPF programs are for the kernel, the same
+// on all.
 func machines(t *testing.T, root string, want elf.Machine) {
 	t.Helper()
 	files := 0
@@ -111,7 +113,7 @@ func machines(t *testing.T, root string, want elf.Machine) {
 		}
 		file, err := elf.Open(path)
 		if err != nil {
-			return nil // no ELF file
+			return nil // not an ELF file
 		}
 		defer file.Close()
 		if files++; file.Machine != want && file.Machine != elf.EM_BPF {
@@ -141,7 +143,7 @@ func packages(t *testing.T, root string) map[string]string {
 			}
 		}
 		if fields["Package"] != "" {
-			// Debian may have built a package again on one architecture: +b1.
+			// Debian may have rebuilt a package on one architecture: +b1.
 			versions[fields["Package"]] = rebuilt.ReplaceAllString(fields["Version"], "")
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The variant in which kubelet has its chain is used, else the one with more rules, else nft; the choice is kept.
+// The variant in which kubelet has its chain is used, otherwise the one with more rules, otherwise nft; the choice is
+// kept.
 func TestRootFormOfIPTables(t *testing.T) {
 	const (
 		nft, legacy = "nf_tables", "legacy"
@@ -51,7 +52,7 @@ func TestRootFormOfIPTables(t *testing.T) {
 			if _, err := os.Stat(kept); (err == nil) != c.kept {
 				t.Errorf("kept: %v, want %t", err, c.kept)
 			}
-			// It passes its arguments on, and errors, too.
+			// It passes its arguments and errors on.
 			node.Exec("env", "FAIRLEAD_IPTABLES="+c.env, "FAIRLEAD_IPTABLES_KEPT="+kept, program, "-N", "PASSED-ON")
 			form := map[string]string{nft: "nft", legacy: "legacy"}[c.want]
 			if got := node.Exec("iptables-"+form, "-S"); !strings.Contains(got, "PASSED-ON") {

@@ -15,15 +15,15 @@ import (
 
 const ours = "other_config:flow-restore-wait=True"
 
-// guard is one that runs beside an Open vSwitch. Its sleep is the test's: the pause after a start of ovs-vswitchd lasts
+// guard runs beside an Open vSwitch. Its sleep command is the test's: the pause after a start of ovs-vswitchd lasts
 // until the test ends it, and all others are short.
 type guard struct {
 	*ovstest.OVS
 	t   *testing.T
-	dir string // with sleep, a line of "slept" for each, and "end", which ends a pause
+	dir string // has the sleep command, "slept" with a line for each call, and "end", which ends a pause
 }
 
-// pause is how long the guard waits for the agent after a start, and poll how long it takes to see the start.
+// pause is the time that the guard waits for the agent after a start, and poll the time until it sees the start.
 const pause, poll = "2.5", "0.5"
 
 func beside(t *testing.T) guard {
@@ -58,7 +58,7 @@ func (g guard) start(env ...string) *exec.Cmd {
 	return cmd
 }
 
-// wait waits for what is a matter of milliseconds on a quiet machine.
+// wait waits for a condition that takes milliseconds on a quiet machine.
 func (g guard) wait(what string, done func() bool) {
 	g.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
@@ -68,7 +68,7 @@ func (g guard) wait(what string, done func() bool) {
 	}
 }
 
-// slept is how often the guard has begun to sleep for a time.
+// slept is how many times the guard has begun to sleep for the given time.
 func (g guard) slept(how string) (n int) {
 	text, err := os.ReadFile(filepath.Join(g.dir, "slept"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -103,7 +103,7 @@ func (g guard) end() {
 	}
 }
 
-// config is the Open_vSwitch row's.
+// config is other_config of the Open_vSwitch row.
 func (g guard) config() string {
 	return strings.TrimSpace(g.Ctl("get", "Open_vSwitch", ".", "other_config"))
 }
@@ -122,7 +122,7 @@ func (g guard) is(want string) {
 	}
 }
 
-// stays checks other_config when the guard has looked twice: it has done all that it will do.
+// stays checks other_config after two more polls of the guard, when it has done all that it will do.
 func (g guard) stays(want string) {
 	g.t.Helper()
 	before := g.slept(poll)
@@ -130,7 +130,7 @@ func (g guard) stays(want string) {
 	g.is(want)
 }
 
-// locked reports whether a guard runs, in the way the agent checks it.
+// locked reports whether a guard runs, by the same check as the agent's.
 func (g guard) locked() bool {
 	f, err := os.Open(filepath.Join(g.Dir, "fairlead-guard.lock"))
 	if err != nil {
@@ -145,8 +145,8 @@ func (g guard) untilLocked(want bool) {
 	g.wait("the lock", func() bool { return g.locked() == want })
 }
 
-// A key that is not removed after a start is removed after some seconds; one that was set again after it stays, and so
-// does one set externally. The lock is held while the guard runs, and a guard that is stopped leaves no key.
+// A key that is still set after a start is removed after some seconds; one that was set again after the start stays,
+// and so does one set externally. The lock is held while the guard runs, and a stopped guard leaves no key.
 func TestGuard(t *testing.T) {
 	const key = "{flow-restore-wait=True}"
 	g := beside(t)
@@ -179,14 +179,14 @@ func TestGuard(t *testing.T) {
 	g.end()
 	g.stays(`{flow-restore-wait="true"}`)
 
-	// It stays when ovs-vswitchd exits regularly, for its next start.
+	// The key stays when ovs-vswitchd exits normally, for its next start.
 	set("other_config:flow-restore-wait=True")
 	g.Vswitchd.Signal(syscall.SIGTERM)
 	g.wait("ovs-vswitchd to end", func() bool {
 		_, err := os.Stat(filepath.Join(g.Dir, "ovs-vswitchd.pid"))
 		return os.IsNotExist(err)
 	})
-	g.Vswitchd.Kill() // it has exited
+	g.Vswitchd.Kill() // it has exited already
 	g.stays(key)
 	g.Vswitchd.Start()
 	g.paused(4)
@@ -204,14 +204,14 @@ func TestGuard(t *testing.T) {
 	g.is("{}")
 	g.untilLocked(false)
 
-	// A database that is unreachable when ovs-vswitchd starts is read again.
+	// The guard retries if the database is unreachable when ovs-vswitchd starts.
 	second := g.start()
 	g.untilLocked(true)
 	g.paused(5)
 	set(ours)
 	g.Server.Kill()
 	g.end()
-	g.paused(6) // that of the second try
+	g.paused(6) // the pause of the second try
 	g.Server.Start()
 	g.is(key)
 	g.end()
@@ -240,7 +240,7 @@ func TestGuardReturns(t *testing.T) {
 	g.is("{flow-restore-wait=True}")
 	g.Vswitchd.Kill()
 	g.start("FAIRLEAD_GUARD_RETURNS=yes")
-	g.paused(2) // for the old one, whose PID file is there
+	g.paused(2) // for the old ovs-vswitchd, whose PID file is there
 	g.Vswitchd.Start()
 	g.end()
 	g.paused(3)

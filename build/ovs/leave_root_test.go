@@ -14,16 +14,16 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// binDir has the agent.
+// binDir has the agent's program.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
-// bridged is a node whose NIC is attached in mode bridge, with Open vSwitch in a pod. It has directories /run and
-// /var/lib of its own, in the pod's.
+// bridged is a node whose NIC is attached in mode bridge, with Open vSwitch in a pod. It has its own /run and /var/lib,
+// in the pod's directory.
 type bridged struct {
 	pod
-	bin string // has programs that stand in for others
+	bin string // has programs that replace others
 }
 
 const hostIP = "192.0.2.11"
@@ -96,7 +96,7 @@ func (b *bridged) instead(program, script string) {
 	}
 }
 
-// stops has it told to stop, and end within the time that its pod has for that.
+// stops sends SIGTERM, and requires the exit within the grace period of the pod.
 func (e *entry) stops() {
 	e.t.Helper()
 	if err := e.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -108,7 +108,7 @@ func (e *entry) stops() {
 }
 
 // When agent and Open vSwitch leave the node together, or the agent has left before in whatever state, the host has its
-// NIC, also once Open vSwitch is back.
+// NIC, also after Open vSwitch is back.
 func TestRootOVSLeavesWithTheAgent(t *testing.T) {
 	b := newBridged(t)
 	e := b.begin()
@@ -123,7 +123,7 @@ func TestRootOVSLeavesWithTheAgent(t *testing.T) {
 }
 
 // While an agent runs, the kernel datapath keeps the NIC when Open vSwitch is replaced: the agent returns it if Open
-// vSwitch stays away. An agent that ends in the meantime does not leave it behind.
+// vSwitch stays away. If the agent stops in the meantime, the NIC is returned nevertheless.
 func TestRootOVSLeavesTheNICToTheAgent(t *testing.T) {
 	ovstest.KernelOnly(t, "the userspace datapath ends with ovs-vswitchd, and the NIC is returned before")
 	b := newBridged(t)
@@ -148,7 +148,8 @@ func TestRootOVSLeavesTheNICToTheAgent(t *testing.T) {
 	b.holds("eth0")
 }
 
-// It ends in time, and the host has its NIC, if ovs-vswitchd hangs and the program that returns the NIC did, too.
+// The entry point ends in time, and the host has its NIC, even if ovs-vswitchd hangs and the program that returns the
+// NIC hung, too.
 func TestRootOVSEndsThoughAllHangs(t *testing.T) {
 	b := newBridged(t)
 	e := b.begin()
@@ -157,7 +158,7 @@ func TestRootOVSEndsThoughAllHangs(t *testing.T) {
 	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it should be gone
+	t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // should be gone
 	e.stops()
 	b.holds("eth0")
 }

@@ -22,7 +22,7 @@ type pod struct {
 	t    *testing.T
 	node *nstest.NS
 	dir  string
-	wrap []string // a command that runs others
+	wrap []string // a command that wraps others
 }
 
 func newPod(t *testing.T) pod {
@@ -36,7 +36,7 @@ func newPod(t *testing.T) pod {
 	return pod{t: t, node: node, dir: dir, wrap: []string{"setpriv", "--inh-caps=-all", "--bounding-set=" + bounding(t)}}
 }
 
-// bounding is a set of capabilities as setpriv(1) takes it: those of the container, as docs/image.md has them.
+// bounding is the container's set of capabilities, in setpriv(1)'s syntax, as in docs/image.md.
 func bounding(t *testing.T) string {
 	if ovstest.UnderTest(t) == "system" {
 		return "-all,+net_admin"
@@ -70,10 +70,10 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// ends is how long it may take to end: terminationGracePeriodSeconds of its pod.
+// ends is the time limit of its exit: terminationGracePeriodSeconds of its pod.
 const ends = 30 * time.Second
 
-// run is a command on the node.
+// run returns a command that runs on the node.
 func (p pod) run(args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", slices.Concat([]string{"--net=" + p.node.Path, "--"}, p.wrap, args)...)
 	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+p.dir)
@@ -157,8 +157,8 @@ func (p pod) has(file string) bool {
 	return err == nil
 }
 
-// A daemon that dies is restarted at once; a container that is replaced leaves its state to its successor, and one
-// without remaining state leaves nothing. In User-Mode Linux openvswitch is built into the kernel: there is no module.
+// A daemon that dies is restarted immediately; a container that is replaced leaves its state to its successor, and one
+// without remaining state leaves no files. In User-Mode Linux openvswitch is built into the kernel: there is no module.
 func TestRootOVSInAPod(t *testing.T) {
 	p := newPod(t)
 	e := p.start()
@@ -199,13 +199,13 @@ func TestRootOVSInAPod(t *testing.T) {
 	}
 }
 
-// An ovs-vswitchd with another database is recognised by its network, without the right to look into other processes.
+// An ovs-vswitchd with another database is recognised by its network, without permission to inspect other processes.
 func TestRootOVSRefusesASecond(t *testing.T) {
 	ovstest.UserspaceOnly(t, "what it checks before it starts")
 	p := newPod(t)
 	p.start()
 	second := p
-	second.dir, second.wrap = t.TempDir(), []string{"setpriv", "--inh-caps=-all", "--bounding-set=-all"} // fewer than the first
+	second.dir, second.wrap = t.TempDir(), []string{"setpriv", "--inh-caps=-all", "--bounding-set=-all"} // fewer caps
 	out, err := second.command("system").CombinedOutput()
 	want := "another ovs-vswitchd runs on this node, process " + strconv.Itoa(p.pid("ovs-vswitchd")) + ":"
 	if err == nil || !strings.Contains(string(out), want) {
@@ -213,8 +213,8 @@ func TestRootOVSRefusesASecond(t *testing.T) {
 	}
 }
 
-// Errors at the start, and errors that persist, end it with a reason.
-func TestRootOVSGivesUp(t *testing.T) {
+// Errors at the start, and persistent errors, make it exit with a reason.
+func TestRootOVSExitsWithReason(t *testing.T) {
 	ovstest.UserspaceOnly(t, "what it checks before it starts")
 	p := newPod(t)
 	if out, err := p.command("kernel").CombinedOutput(); err == nil || !strings.Contains(string(out), "can be system or netdev") {

@@ -21,11 +21,11 @@ import (
 //go:embed testdata/debian-units.sh
 var debianUnits []byte
 
-// enabled are units of Debian that a node may have: all that order themselves by the network.
+// enabled are Debian units that a node may have: all that are ordered relative to the network.
 var enabled = []string{"openvswitch-switch.service", "networking.service", "systemd-networkd.service",
 	"NetworkManager.service", "nftables.service"}
 
-// node returns a directory with the units of a node that runs a release of Debian, and ours.
+// node returns a directory with the units of a node that runs a release of Debian, and Fairlead's.
 func node(t *testing.T, suite string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -70,9 +70,9 @@ func node(t *testing.T, suite string) string {
 	return root
 }
 
-// complaints returns what systemd says of the order of the units of a node, and of our units.
+// complaints returns systemd's complaints about the order of a node's units, and about Fairlead's units.
 func complaints(root string) string {
-	// It ends with an error for missing programs of other units, too.
+	// It also fails for missing programs of other units.
 	verify := exec.Command("systemd-analyze", "verify", "--man=no", "--generators=no", "--root="+root, "multi-user.target")
 	out, _ := verify.CombinedOutput()
 	var said []string
@@ -84,7 +84,7 @@ func complaints(root string) string {
 	return strings.Join(said, "")
 }
 
-// A node that boots starts all of its units: systemd drops one of those that wait for each other, whichever it likes.
+// A booting node starts all of its units: systemd breaks an ordering cycle by dropping any one of the units in it.
 func TestRootBootOrder(t *testing.T) {
 	ovstest.UserspaceOnly(t, "units of systemd")
 	nstest.Need(t)
@@ -94,7 +94,7 @@ func TestRootBootOrder(t *testing.T) {
 			if said := complaints(root); said != "" {
 				t.Errorf("systemd says\n%s", said)
 			}
-			// ovsdb-server starts after the target, on Debian.
+			// On Debian, ovsdb-server starts after this target.
 			extra := filepath.Join(root, "etc/systemd/system/fairlead-uplink-boot.service.d")
 			if err := os.MkdirAll(extra, 0o755); err != nil {
 				t.Fatal(err)

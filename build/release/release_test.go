@@ -23,7 +23,7 @@ import (
 
 const version = "v0.1.0-rc.1"
 
-// command runs one in dir.
+// command runs a program in dir.
 func command(t *testing.T, dir string, stdin io.Reader, name string, args ...string) string {
 	t.Helper()
 	c := exec.Command(name, args...)
@@ -42,7 +42,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// commit makes a repository of dir with one more commit.
+// commit makes dir a repository if needed, and adds a commit.
 func commit(t *testing.T, dir string) {
 	t.Helper()
 	command(t, dir, nil, "git", "init", "-q")
@@ -137,8 +137,8 @@ func TestNoHalfRelease(t *testing.T) {
 	}
 }
 
-// Two copies of the source in different directories make the same files: programs, chart, manifest, lists, notes. The
-// image's packages are left out; docs/release.md says how to compare all of it.
+// Two copies of the source in different directories give the same files: programs, chart, manifest, lists, notes. The
+// image's packages are left out; docs/release.md describes how to compare everything.
 func TestTwoDirectoriesOneRelease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a release twice: make test")
@@ -154,7 +154,7 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 			path = strings.TrimSpace(path)
 			info, err := os.Stat("../../" + path)
 			if errors.Is(err, os.ErrNotExist) {
-				continue // deleted, and not yet committed
+				continue // deleted, but not yet committed
 			}
 			if err := errors.Join(err, os.MkdirAll(filepath.Dir(filepath.Join(r.root, path)), 0o755),
 				copyFile("../../"+path, filepath.Join(r.root, path), info.Mode())); err != nil {
@@ -191,8 +191,8 @@ func TestTwoDirectoriesOneRelease(t *testing.T) {
 
 func native() []string { return []string{runtime.GOARCH} }
 
-// programsOf builds the image's programs for an architecture: all are of it, but the one that lists the parts, which
-// runs here.
+// programsOf builds the image's programs for an architecture: all are for that architecture, except the one that lists
+// the components, which runs here.
 func programsOf(t *testing.T, r release, arch string) {
 	t.Helper()
 	to, err := filepath.Abs(r.programs(arch))
@@ -242,7 +242,7 @@ func treeSum(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// hasVersion: Helm reads the chart, it renders to the manifest, and all parts have the version.
+// hasVersion checks that Helm reads the chart, that it renders to the manifest, and that all parts have the version.
 func hasVersion(t *testing.T, dir string) {
 	path := dir + "/fairlead-" + version + ".tgz"
 	c, err := loader.Load(path)
@@ -289,7 +289,7 @@ func hasVersion(t *testing.T, dir string) {
 	}
 }
 
-// verifies: what is signed verifies as docs/release.md says, and not when a byte is changed.
+// verifies checks that signed files verify as described in docs/release.md, and fail to do so after a byte is changed.
 func verifies(t *testing.T, dir string) {
 	key := filepath.Join(t.TempDir(), "key")
 	command(t, dir, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)

@@ -11,7 +11,7 @@ import (
 )
 
 // Errors on the command line or in the config file are reported before anything is done, with exit code 2.
-func TestMistakes(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	dir := t.TempDir()
 	file := func(name, content string) string {

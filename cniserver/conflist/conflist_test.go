@@ -305,7 +305,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 }
 
-// A plugin that others have added behind ours stays, however they have written the list. What is not ours is replaced.
+// A plugin that was added externally after Fairlead's stays, however the list is formatted. Other changes are reverted.
 func TestOthersPlugins(t *testing.T) {
 	c := node(t, map[string]string{"portmap": allVersions})
 	ours, _, _ := write(t, c)
@@ -326,7 +326,7 @@ func TestOthersPlugins(t *testing.T) {
 		"instead of one": {append(slices.Clone(plugins[:len(plugins)-1]), mesh), false},
 	} {
 		list["plugins"] = f.plugins
-		text, err := json.Marshal(list) // in one line, and the keys in another order
+		text, err := json.Marshal(list) // in one line, and with the keys in another order
 		if err != nil {
 			t.Fatal(err)
 		}

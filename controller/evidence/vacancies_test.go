@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// If an API server takes an hour to answer the first check, a check shortly after it does not see a Pod that was
-// created meanwhile: the grace period starts with the answer.
+// If the API server takes an hour to answer the first check, a check shortly after it would miss a Pod that was created
+// meanwhile: the grace period starts with the answer.
 func TestGraceStartsWithTheAnswer(t *testing.T) {
 	const grace = 10 * time.Minute
 	podCIDRs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
@@ -29,10 +29,10 @@ func TestGraceStartsWithTheAnswer(t *testing.T) {
 	}
 }
 
-// What was seen before the API server did not answer counts no more: there may have been a Pod since.
+// Observations from before an unanswered check no longer count: there may have been a Pod since.
 func TestGraceStartsAgainAfterNoAnswer(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.1.0/24")
-	v := Vacancies{Client: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}), // nobody listens there
+	v := Vacancies{Client: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}), // closed port
 		Grace: time.Minute, checks: map[string]*nodeCheck{"u": {since: map[netip.Prefix]time.Time{p: time.Now()}}}}
 	got, err := v.Check(t.Context(), "n", "u", []netip.Prefix{p})
 	if err == nil || len(got) > 0 || len(v.checks["u"].since) > 0 {

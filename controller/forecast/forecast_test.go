@@ -13,7 +13,7 @@ func TestForecast(t *testing.T) {
 		used func(minute int) int64
 		most int // minutes
 		left int64
-		want time.Duration // 0: not known
+		want time.Duration // 0: unknown
 	}{
 		"begun":                {func(int) int64 { return 5 }, 0, 10, 0},
 		"steady":               {func(int) int64 { return 5 }, 30, 10, 0},

@@ -85,7 +85,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A status is written to the pool that it was computed from, also if something else of that has changed.
+// A status is only written to the pool that it was computed from, even if irrelevant fields of that have changed.
 func TestIsOf(t *testing.T) {
 	read := poolOf("p", "10.2.0.1", "10.2.0.9")
 	s := Read([]*api.IPPool{read}, nil, pool.Others{})[0]

@@ -24,8 +24,8 @@ import (
 const (
 	// configMap has the agents' config file if the chart or the manifest has installed them.
 	configMap, agentConf = "fairlead-config", "agent.conf"
-	// mostNodes is how many nodes' agents are queried; with more nodes, only those that an Event reports as not reached.
-	mostNodes = 100
+	// maxNodes is how many nodes' agents are queried; with more nodes, only those that an Event reports as not reached.
+	maxNodes = 100
 	// answerLimit is how long one answer may take, and allLimit all together.
 	answerLimit, allLimit = 10 * time.Second, 15 * time.Second
 	// reasonNotReached is the reason of the Events that agents write about such nodes.
@@ -96,7 +96,7 @@ func selectNodes(v *cluster.View, own string) (nodes []string, notQueried string
 			nodes = append(nodes, n.Name)
 		case n.Ready != "True":
 			away++
-		case len(all) <= mostNodes || reported:
+		case len(all) <= maxNodes || reported:
 			nodes = append(nodes, n.Name)
 		default:
 			left++
@@ -105,7 +105,7 @@ func selectNodes(v *cluster.View, own string) (nodes []string, notQueried string
 	var why []string
 	if left > 0 {
 		why = append(why, fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are queried",
-			left, mostNodes, reasonNotReached))
+			left, maxNodes, reasonNotReached))
 	}
 	if away > 0 {
 		why = append(why, report.Count(away, "the agent of 1 node that is not ready was not queried",

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// An agent that knows nothing about a node is nevertheless of this version, and was queried.
+// An agent that has no information about a node still has this version, and was queried.
 func TestSideOfAPair(t *testing.T) {
 	a := Answer{Node: "a", Reach: &api.AgentReach{Asked: 9}, Refused: "the agent already probes 4 nodes on request"}
 	if s := a.Side("b"); s.NotQueried != "" || s.Idle != a.Refused {

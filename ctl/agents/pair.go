@@ -14,8 +14,8 @@ import (
 
 // Pair is the combined result of two nodes' agents: the output of "fairleadctl reach".
 type Pair struct {
-	Ways     []reach.Way      `json:"ways"`
-	Findings []report.Finding `json:"findings"`
+	Directions []reach.Direction `json:"directions"`
+	Findings   []report.Finding  `json:"findings"`
 }
 
 // Pair queries the agents of two nodes. If they do not probe each other at the moment, they are requested to, for most
@@ -30,21 +30,22 @@ func (k Querier) Pair(ctx context.Context, limit time.Duration, a, b string) (p 
 			return p, fmt.Errorf("there is no Node %s: kubectl get nodes lists them", name)
 		}
 	}
-	if p.Ways, err = k.ways(ctx, limit, a, b); err != nil {
+	if p.Directions, err = k.directions(ctx, limit, a, b); err != nil {
 		return p, err
 	}
-	if slices.ContainsFunc(p.Ways, reach.Way.Bad) { // one end may have answered before the other had begun to send
-		if again, err := k.ways(ctx, limit, a, b); err == nil && !slices.ContainsFunc(again, unknown) {
-			p.Ways = again
+	// One end may have answered before the other had begun to send.
+	if slices.ContainsFunc(p.Directions, reach.Direction.Bad) {
+		if again, err := k.directions(ctx, limit, a, b); err == nil && !slices.ContainsFunc(again, unknown) {
+			p.Directions = again
 		}
 	}
-	p.Findings = append([]report.Finding{}, checks.Ways(p.Ways)...)
+	p.Findings = append([]report.Finding{}, checks.Directions(p.Directions)...)
 	return p, nil
 }
 
-func unknown(w reach.Way) bool { return w.Is == reach.Unknown }
+func unknown(w reach.Direction) bool { return w.Is == reach.Unknown }
 
-func (k Querier) ways(ctx context.Context, limit time.Duration, a, b string) ([]reach.Way, error) {
+func (k Querier) directions(ctx context.Context, limit time.Duration, a, b string) ([]reach.Direction, error) {
 	answers, err := k.query(ctx, limit, []string{a, b}, func(node string) string {
 		return map[string]string{a: b, b: a}[node]
 	})
@@ -57,7 +58,7 @@ func (k Querier) ways(ctx context.Context, limit time.Duration, a, b string) ([]
 // Write writes it as text.
 func (p Pair) Write(out *report.Printer) {
 	rows := [][]string{{"FROM PODS ON", "TO PODS ON", "FAMILY", "PACKETS", "SINCE"}}
-	for _, w := range p.Ways {
+	for _, w := range p.Directions {
 		rows = append(rows, []string{w.From, w.To, w.Family, waySummary(out, w), clock(w.Since)})
 	}
 	out.Table(rows...)
@@ -67,7 +68,7 @@ func (p Pair) Write(out *report.Printer) {
 	}
 }
 
-func waySummary(p *report.Printer, w reach.Way) string {
+func waySummary(p *report.Printer, w reach.Direction) string {
 	switch w.Is {
 	case reach.Works:
 		return p.Paint(report.Good, "pass")

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// at is a packet of that time, in milliseconds, and of interface 0.
+// at is a packet with that time, in milliseconds, of interface 0.
 func at(ms int) packet {
 	return packet{Frame: capture.Frame{Time: time.UnixMilli(int64(ms)), Data: make([]byte, 100), Length: 100}}
 }
@@ -26,7 +26,7 @@ func TestOrder(t *testing.T) {
 	type come struct{ ms, at int }
 	for _, c := range []struct {
 		name       string
-		come       []come // of that time, when it arrives
+		come       []come // timestamps and arrival times
 		now        int
 		want, rest []int
 	}{
@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Of two packets with the same time the one that arrived first comes first, and held packets do not fill the memory.
+// Of two packets with the same time the one that arrived first comes first, and the memory for held packets is bounded.
 func TestOrderOfMany(t *testing.T) {
 	var o order
 	now := time.Now()

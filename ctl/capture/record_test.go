@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// fake is a source of packets with these times. It ends with err after the last one, or when it is stopped.
+// fake is a source of packets with these times. It ends with err after the last packet, or when it is stopped.
 type fake struct {
 	name    string
 	packets []packet
@@ -166,7 +166,7 @@ func TestRecordOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A reader of a pipe or a connection that hangs does not keep a capture running.
+// A pipe or connection whose reader hangs does not keep a capture running.
 func TestRecordForNoReader(t *testing.T) {
 	for name, duration := range map[string]time.Duration{"at its end": time.Minute, "interrupted": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -195,14 +195,14 @@ func (s stuck) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
-// program runs instead of fairleadctl.
+// program stands in for fairleadctl.
 type program func(in io.Reader, out, messages io.Writer) error
 
 func (p program) Run(_ context.Context, _ string, _ []string, in io.Reader, out, messages io.Writer) error {
 	return p(in, out, messages)
 }
 
-// recorded is what another node sends.
+// recorded is the stream that another node sends.
 func recorded(t testing.TB, comment string, ms ...int) []byte {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -215,13 +215,13 @@ func recorded(t testing.TB, comment string, ms ...int) []byte {
 	return file.Bytes()
 }
 
-// A capture on another node runs until it is stopped, passes on all that was sent, and says why it failed.
+// A capture on another node runs until it is stopped, forwards everything that was sent, and reports why it failed.
 func TestRemote(t *testing.T) {
 	file := recorded(t, "test", 1, 2, 3)
 	for _, c := range []struct {
 		name    string
 		program program
-		starts  string // why not
+		starts  string // the error of start
 		want    []int
 		ends    string
 	}{
@@ -282,8 +282,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// A silent program is not waited for longer than the caller waits.
-func TestRemoteThatSaysNothing(t *testing.T) {
+// A silent program delays the caller no longer than its context allows.
+func TestSilentRemote(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := start(ctx, program(func(in io.Reader, _, _ io.Writer) error {
@@ -308,7 +308,7 @@ func TestCommandOnNode(t *testing.T) {
 	}
 }
 
-// Whatever another node sends, reading it ends, and each packet belongs to a described interface.
+// Whatever another node sends, reading ends, and each packet belongs to a described interface.
 func FuzzStream(f *testing.F) {
 	f.Add(recorded(f, "test", 1, 2, 3))
 	f.Add(recorded(f, "", 1)[:200])
@@ -330,7 +330,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// Compressed data could expand to any size, and data between packets is bounded: neither is read.
+// Neither compressed data, which could expand to any size, nor unbounded data between packets is read.
 func TestStreamIsBounded(t *testing.T) {
 	packed := bytes.Buffer{}
 	z := gzip.NewWriter(&packed)
@@ -360,7 +360,7 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// arguments records the arguments that it is run with, and sends what another node sends.
+// arguments records the arguments that it is run with, and returns a node's stream.
 type arguments struct {
 	sync.Mutex
 	seen [][]string
@@ -376,7 +376,7 @@ func (a *arguments) Run(_ context.Context, _ string, args []string, in io.Reader
 	return nil
 }
 
-// A node that begins at once does not end before one that takes the longest time allowed to begin.
+// A node that starts at once does not end before one that takes the maximum time to start.
 func TestNodesLastLongEnough(t *testing.T) {
 	runner := &arguments{file: recorded(t, "test")}
 	l := Limits{Duration: time.Minute, Packets: 1, Bytes: 1000, SnapLen: 1500}
@@ -399,7 +399,7 @@ func TestNodesLastLongEnough(t *testing.T) {
 	}
 }
 
-// The caller's byte limit is reached before a node's, which could not say why it has ended.
+// The caller's byte limit is reached before a node's, because a node could not report why it has ended.
 func TestNodesMayTakeMore(t *testing.T) {
 	l := Limits{Duration: time.Second, Packets: 1, Bytes: maxBytes, SnapLen: 1500}
 	args := Job{Ends: Ends{Pod: "default/a"}}.Args(l, 0)

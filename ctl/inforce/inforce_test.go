@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// What the API says and what the switch has need not be the same.
+// The endpoints in the API and in Open vSwitch may differ.
 func TestFill(t *testing.T) {
 	a, b, c := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")
 	known := []services.Endpoint{{To: a}, {To: b, Why: "not ready"}}
@@ -39,7 +39,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// A port without endpoints says why.
+// A port without endpoints gives the reason.
 func TestWhyNone(t *testing.T) {
 	plain := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "db"}}
 	selecting := plain.DeepCopy()

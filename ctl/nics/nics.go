@@ -28,7 +28,7 @@ const (
 	Can        Result = "ok"
 	Cannot     Result = "cannot"
 	Partly     Result = "not all known"
-	NotQueried Result = "not asked"
+	NotQueried Result = "not queried"
 )
 
 // Node is a node's answer.

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// says is what a node prints; change alters its report.
+// says is a node's output; change modifies its report.
 func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) agents.CommandResult {
 	t.Helper()
 	r := preflight.NewReport(nic, mode)
@@ -27,7 +27,7 @@ func says(t *testing.T, node, nic, mode string, change func(*preflight.Report)) 
 	return agents.CommandResult{Node: node, Output: out, OK: len(r.Refused) == 0, Why: "exit code 4"}
 }
 
-// lease refuses because of an address from DHCP: the same cause on every node, with another address.
+// lease refuses because of a DHCP address: the same cause on every node, with different addresses.
 func lease(addr, valid, nic string) func(*preflight.Report) {
 	return func(r *preflight.Report) {
 		r.Refused = []string{"the address " + addr + " is valid for " + valid + " only: a DHCP client renews it on " + nic +
@@ -35,7 +35,7 @@ func lease(addr, valid, nic string) func(*preflight.Report) {
 	}
 }
 
-// Every node has a line; what several nodes have is said once, also if addresses and names in it differ.
+// Every node has a line; a cause that several nodes share is printed once, even if addresses and names in it differ.
 func TestAll(t *testing.T) {
 	var nodes []cluster.Node
 	for _, name := range []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7"} {
@@ -66,8 +66,8 @@ func TestAll(t *testing.T) {
 	text := b.String()
 	t.Log("\n" + text)
 	for _, line := range []string{"NODE  NIC     MODE    RESULT", "n1    eth0    steer   ok", "n2    enp1s0  bridge  cannot", "n3    ens5    bridge  cannot",
-		"n4    eth0    bridge  not all known", "n5    -       -       not asked", "n6    -       -       not asked", "n7    eno1    steer   cannot",
-		"new   -       -       not asked", "Problem 1: nic-refused", "Problem 2: nic-refused", "  the NIC of n7 cannot be attached: it is down: configure it and set it up, then try again"} {
+		"n4    eth0    bridge  not all known", "n5    -       -       not queried", "n6    -       -       not queried", "n7    eno1    steer   cannot",
+		"new   -       -       not queried", "Problem 1: nic-refused", "Problem 2: nic-refused", "  the NIC of n7 cannot be attached: it is down: configure it and set it up, then try again"} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("there is no line %q", line)
 		}
@@ -75,8 +75,8 @@ func TestAll(t *testing.T) {
 	flat := strings.Join(strings.Fields(text), " ")
 	for _, words := range []string{"the NIC of n2, n3 cannot be attached: the address 192.0.2.12 is valid for 1h0m0s only",
 		"note: names and numbers are those of n2; -o json has each node's", "Warning 3: nic-not-known for the NIC of n4 it is not known whether NetworkManager",
-		"n5 could not be asked: its Pod does not run: CrashLoopBackOff", "n6 could not be asked: its kubelet does not report",
-		"new could not be asked: its agent's answer is not one of", "note: n4: not mode steer, because the kernel has no BPF"} {
+		"n5 could not be queried: its Pod does not run: CrashLoopBackOff", "n6 could not be queried: its kubelet does not report",
+		"new could not be queried: its agent's answer is not one of", "note: n4: not mode steer, because the kernel has no BPF"} {
 		if !strings.Contains(flat, words) {
 			t.Errorf("it does not say %q", words)
 		}

@@ -73,7 +73,7 @@ func findings(nodes []Node) []report.Finding {
 		out = append(out, s.finding("nic-not-known", report.Warning, "for the NIC of %s it is not known %s"))
 	}
 	for _, s := range group(nodes, Node.notQueried) {
-		out = append(out, s.finding("not-asked", report.Warning, "%s could not be asked: %s"))
+		out = append(out, s.finding("not-queried", report.Warning, "%s could not be queried: %s"))
 	}
 	return out
 }

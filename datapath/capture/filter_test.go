@@ -29,7 +29,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-// bytes is a packet of these layers, from the outermost.
+// bytes is a packet with these layers, from the outermost.
 func bytes(t *testing.T, list ...gopacket.SerializableLayer) []byte {
 	t.Helper()
 	buffer := gopacket.NewSerializeBuffer()
@@ -44,7 +44,7 @@ func ether(kind layers.EthernetType) *layers.Ethernet {
 	return &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: kind}
 }
 
-// ip is an IP packet in a frame; tags are the types of its tags.
+// ip is an IP packet in a frame; tags are the EtherTypes of its tags.
 func ip(from, to string, protocol layers.IPProtocol, tags ...layers.EthernetType) (out []gopacket.SerializableLayer) {
 	src, dst, kind := net.ParseIP(from), net.ParseIP(to), layers.EthernetTypeIPv4
 	var packet gopacket.SerializableLayer = &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Protocol: protocol,
@@ -63,7 +63,7 @@ func ip(from, to string, protocol layers.IPProtocol, tags ...layers.EthernetType
 
 func udpTo(port layers.UDPPort) *layers.UDP { return &layers.UDP{SrcPort: 4000, DstPort: port} }
 
-// of is a packet of these two ends.
+// of is a packet between these two endpoints.
 func of(t *testing.T, from, to string, tags ...layers.EthernetType) []byte {
 	return bytes(t, append(ip(from, to, layers.IPProtocolUDP, tags...), udpTo(53), gopacket.Payload("x"))...)
 }
@@ -80,7 +80,7 @@ func icmp6Of(t *testing.T, from, to string, kind uint8, about string) []byte {
 	return bytes(t, append(ip(from, to, layers.IPProtocolICMPv6), gopacket.Payload(message))...)
 }
 
-// icmp4 is an ICMP message behind an IP header with options.
+// icmp4 is an ICMP message after an IP header with options.
 func icmp4(t *testing.T, from, to string, kind uint8, fragment uint16) []byte {
 	list := ip(from, to, layers.IPProtocolICMPv4)
 	header := list[1].(*layers.IPv4)
@@ -183,7 +183,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-func TestFilterInWords(t *testing.T) {
+func TestDescribeFilter(t *testing.T) {
 	f := Filter{Of: addrs(a4, a6), With: addrs(b4), Tunnel: api.TunnelGeneve, Port: 6081}
 	want := "packets between 10.77.1.2, fd77:0:0:1::2 and 10.77.2.2, and ARP, neighbour discovery and ICMP errors of either; " +
 		"also inside of geneve packets (UDP port 6081)"

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// A capture continues after its interface was down, and reports when it is deleted.
+// A capture continues after its interface was down, and reports its deletion.
 func TestRootInterfaceIsGone(t *testing.T) {
 	node, far := nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "eth0", far, "eth0")

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The routes to the gateway's subnets have the MTU of the pods there, and lose it
-// again; so do those that the kernel recreates.
+// The routes to the gateway's subnets get the MTU of the pods there, and lose it again; so do routes that the kernel
+// recreates.
 func TestRootSubnetMTU(t *testing.T) {
 	node := nstest.New(t)
 	g := gateway()
@@ -35,15 +35,15 @@ func TestRootSubnetMTU(t *testing.T) {
 	g.SubnetMTU = 0
 	ensureGateway(t, node, g)
 	want("")
-	g.Addrs = nil // deleting an address takes its route with it, whatever MTU that has
+	g.Addrs = nil // deleting an address deletes its route, whatever MTU that has
 	ensureGateway(t, node, g)
 	if got := node.IP("route show") + node.IP("-6 route show table main"); strings.Contains(got, "10.0.1.0") || strings.Contains(got, "fd00:1") {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// The node's own packets to the gateway's subnets have the source that is wanted, also after the kernel has deleted the
-// route with that address, and the routes go when the subnet does.
+// The node's own packets to the gateway's subnets have the desired source, also after the kernel has deleted the route
+// with that address, and the routes are removed with the subnet.
 func TestRootSubnetSource(t *testing.T) {
 	node := nstest.New(t)
 	g := gateway()
@@ -63,7 +63,7 @@ func TestRootSubnetSource(t *testing.T) {
 			t.Errorf("a further EnsureGateway changed %v", changes)
 		}
 	}
-	for range 2 { // the second time the routes have lost their source, or have gone with it
+	for range 2 { // the second time the routes have lost their source, or were deleted with it
 		node.IP("addr add 192.0.2.5/24 dev eth0")
 		node.IP("addr add 2001:db8::5/64 dev eth0 nodad")
 		want("192.0.2.5", "2001:db8::5")
@@ -83,7 +83,7 @@ func TestRootSubnetSource(t *testing.T) {
 	}
 }
 
-// A gateway that only bridged pods are behind forwards without an address.
+// A gateway that serves only bridged pods forwards without an address.
 func TestRootGatewayWithoutAddress(t *testing.T) {
 	node := nstest.New(t)
 	g := gateway()

@@ -68,7 +68,7 @@ func TestRootGateway(t *testing.T) {
 	for _, drift := range []string{
 		"ip link set fairlead-gw0 down",
 		"ip link set fairlead-gw0 mtu 1500",
-		"ip link set fairlead-gw0 mtu 1000", // the kernel removes IPv6 from it
+		"ip link set fairlead-gw0 mtu 1000", // the kernel disables IPv6 on it
 		"ip link set fairlead-gw0 address 02:00:00:00:00:77",
 		"ip addr flush dev fairlead-gw0",
 		"ip addr del 10.0.1.1/24 dev fairlead-gw0",
@@ -92,8 +92,8 @@ func TestRootGateway(t *testing.T) {
 	}
 }
 
-// A new podCIDR: the new address must survive the removal of the old one, also
-// when both are in one subnet, where the kernel calls the new one secondary.
+// A new podCIDR: the new address must survive the removal of the old one, also if both are in one subnet, where the
+// kernel makes the new one secondary.
 func TestRootGatewayNewAddress(t *testing.T) {
 	node := nstest.New(t)
 	g := gateway()
@@ -118,7 +118,7 @@ func TestRootGatewayNewAddress(t *testing.T) {
 	wantAddrs(t, node, g.Name, "10.0.1.1/24", "fd00:2::1/64", "fe80::ff:fe00:101/64")
 }
 
-// A slip in the configuration must not cost the node its addresses.
+// A configuration mistake must not cost the node its addresses.
 func TestRootGatewayRefuses(t *testing.T) {
 	node := nstest.New(t)
 	node.IP("link add eth0 type veth peer name x0")
@@ -136,7 +136,7 @@ func TestRootGatewayRefuses(t *testing.T) {
 	wantAddrs(t, node, "eth0", "192.0.2.2/24")
 }
 
-// "ovs-appctl exit --cleanup" removes the device; the next ovs-vswitchd makes one that is down and bare.
+// "ovs-appctl exit --cleanup" removes the device; the next ovs-vswitchd creates one that is down and unconfigured.
 func TestRootGatewayAfterCleanup(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})
@@ -151,7 +151,7 @@ func TestRootGatewayAfterCleanup(t *testing.T) {
 		_, err := node.Run("ip", "link", "show", g.Name)
 		return err != nil
 	})
-	o.Vswitchd.Kill() // it ends by itself; this waits until it has
+	o.Vswitchd.Kill() // exits on its own; this waits for it
 	o.Vswitchd.Start()
 	if out := node.IP("-4 addr show dev " + g.Name); strings.Contains(out, "inet") {
 		t.Fatalf("the new device has addresses already: %s", out)
@@ -165,7 +165,7 @@ func TestRootGatewayAfterCleanup(t *testing.T) {
 
 func TestRootFindTransport(t *testing.T) {
 	node, other := nstest.New(t), nstest.New(t)
-	node.IP("tuntap add dev fairlead-gw0 mode tap") // the first, so that nothing but its name keeps it from being chosen
+	node.IP("tuntap add dev fairlead-gw0 mode tap") // the first, so that only its name prevents it from being chosen
 	node.IP("addr add 10.2.0.1/24 dev fairlead-gw0")
 	nstest.Veth(node, "eth0", other, "e0")
 	nstest.Veth(node, "eth1", other, "e1")

@@ -115,7 +115,7 @@ func TestChooseTransport(t *testing.T) {
 	}
 }
 
-// The kernels of the tests have no VLAN sub-interfaces (module 8021q).
+// The test kernels have no VLAN sub-interfaces (module 8021q).
 func TestVLANDevices(t *testing.T) {
 	vlan := func(name string, id, parent int, protocol netlink.VlanProtocol) netlink.Link {
 		attrs := netlink.LinkAttrs{Name: name, ParentIndex: parent}

@@ -7,8 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// What the node needs is its addresses and the next hops of all its routes,
-// and nothing of what leads to pods.
+// The addresses that the node needs are its own and the next hops of all its routes, except those that lead to pods.
 func TestRootNeeded(t *testing.T) {
 	node, far := nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "eth1", far, "far")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A dry run names the network namespace that is there, and leaves it.
+// A dry run names the existing network namespace, and keeps it.
 func TestRootRemoveNetns(t *testing.T) {
 	name := fmt.Sprint("fairlead-test-", os.Getpid())
 	if _, err := EnsureNetns(name); err != nil {

@@ -23,7 +23,7 @@ func TestOneName(t *testing.T) {
 	}
 }
 
-// Nodes of one cluster have NICs of different names: one pattern fits them.
+// Nodes of one cluster have NICs with different names: one pattern matches them.
 func TestChooseByPattern(t *testing.T) {
 	dev := func(name, addr string) device {
 		d := device{Transport: Transport{Name: name}}
@@ -40,7 +40,7 @@ func TestChooseByPattern(t *testing.T) {
 	}{
 		{"en*", []device{dev("eno1", "192.0.2.1"), dev("eth0", "10.0.0.1")}, "eno1", ""},
 		{"en*", []device{dev("enp3s0f0", "10.0.0.1"), dev("enp3s0f1", "")}, "enp3s0f0", ""}, // not the Node's address
-		{"en*", []device{dev("eno2", "10.0.0.1"), dev("eno1", "192.0.2.1")}, "eno1", ""},    // the Node's of several
+		{"en*", []device{dev("eno2", "10.0.0.1"), dev("eno1", "192.0.2.1")}, "eno1", ""},    // the Node's, of several
 		{"en*", []device{dev("eno1", ""), dev("eth0", "192.0.2.1")}, "", "no interface with an address matches transportInterface en*"},
 		{"*", []device{dev("lo", "192.0.2.1"), dev("eth0", "10.0.0.1")}, "eth0", ""},
 		{"en[op]*", []device{dev("eno1", "10.0.0.1"), dev("enp1s0", "10.0.1.1")}, "",

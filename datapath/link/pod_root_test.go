@@ -26,7 +26,7 @@ func dual(pod *nstest.NS) PodLink {
 	}
 }
 
-// router gives the host's end of l the gateways' addresses, in place of OVS.
+// router gives the host end of l the gateways' addresses, in place of OVS.
 func router(node *nstest.NS, l PodLink) {
 	node.Exec("sysctl", "-qw", "net.ipv6.conf."+l.HostIf+".disable_ipv6=0", "net.ipv4.conf."+l.HostIf+".arp_ignore=0")
 	for _, g := range l.Gateways {
@@ -38,7 +38,7 @@ func router(node *nstest.NS, l PodLink) {
 	}
 }
 
-// Attach is Create and Configure. When it fails neither end remains.
+// Attach is Create and Configure. If it fails, neither end remains.
 func Attach(l PodLink) error {
 	v, err := Create(l)
 	if err != nil {
@@ -55,7 +55,7 @@ func attach(t *testing.T, node *nstest.NS, l PodLink) {
 	node.Must(func() error { return Attach(l) })
 }
 
-// Below 1280 the kernel has no IPv6 parameters for an interface: a pod needs none without an IPv6 address.
+// Below an MTU of 1280 the kernel has no IPv6 parameters for an interface: a pod without an IPv6 address needs none.
 func TestRootSmallMTU(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
@@ -80,8 +80,8 @@ func hostIndex(node *nstest.NS, l PodLink) string {
 	return strings.SplitN(node.Exec("ip", "-o", "link", "show", l.HostIf), ":", 2)[0]
 }
 
-// Each change of an interface has ovs-vswitchd look at all its ports: what it would change itself is there from the
-// first.
+// Each change of an interface makes ovs-vswitchd look at all its ports: what it would change itself is set from the
+// start.
 func TestRootHostEndIsAsAPortWants(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
@@ -91,8 +91,8 @@ func TestRootHostEndIsAsAPortWants(t *testing.T) {
 	}
 }
 
-// A runtime may switch IPv6 off in the namespaces it makes. The pod must have
-// both families at once, without waiting for duplicate address detection.
+// A runtime may disable IPv6 in the namespaces that it creates. The pod must have both families at once, without
+// waiting for duplicate address detection.
 func TestRootAttachDual(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
@@ -109,8 +109,8 @@ func TestRootAttachDual(t *testing.T) {
 	if global := pod.IP("-o addr show dev eth0 scope global"); strings.Contains(global, "tentative") {
 		t.Errorf("an address is tentative:\n%s", global)
 	}
-	// The link-local one is ready as soon as a kernel worker has run, and not
-	// only after a second of duplicate address detection.
+	// The link-local address is ready as soon as a kernel worker has run, without a second of duplicate address
+	// detection.
 	if got := pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_dad"); strings.TrimSpace(got) != "0" {
 		t.Errorf("accept_dad is %s, want 0", got)
 	}
@@ -139,8 +139,8 @@ func TestRootAttachDual(t *testing.T) {
 	}
 }
 
-// The node must not answer for its own addresses on the host's end, nor take
-// part in IPv6 there: the userspace datapath leaves the kernel a copy.
+// The node must neither answer for its own addresses on the host end nor take part in IPv6 there: the userspace
+// datapath leaves the kernel a copy of each frame.
 func TestRootHostEndIsSilent(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	node.IP("addr add 192.0.2.9/32 dev lo")
@@ -154,11 +154,11 @@ func TestRootHostEndIsSilent(t *testing.T) {
 		_, err := pod.Run("ping", "-c1", "-W1", "192.0.2.9")
 		return err
 	}
-	_ = arping() // it fails either way, but asks by ARP
+	_ = arping() // fails in any case, but sends ARP requests
 	if out := pod.IP("neigh show 192.0.2.9"); strings.Contains(out, "lladdr") {
 		t.Errorf("the node answered ARP for its own address on the host's end: %s", out)
 	}
-	// The same with the kernel's default shows that the test can fail.
+	// With the kernel's default it does answer, which shows that the test can fail.
 	node.Exec("sysctl", "-qw", "net.ipv4.conf."+l.HostIf+".arp_ignore=0")
 	pod.IP("neigh flush dev eth0")
 	nstest.Wait(t, time.Minute, "an answer with arp_ignore=0", func() bool {
@@ -193,7 +193,7 @@ func TestRootAttachFamilies(t *testing.T) {
 	}
 }
 
-// Whatever is wrong, the error says so and no end of the veth remains.
+// Whatever fails, the error names it and no end of the veth remains.
 func TestRootAttachFailureLeavesNothing(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	taken := nstest.New(t)
@@ -240,8 +240,8 @@ func TestRootAttachFailureLeavesNothing(t *testing.T) {
 	}
 }
 
-// An agent that is killed during Attach leaves our veth half configured, or
-// with its other end in a namespace of an earlier try.
+// An agent that is killed during Attach leaves its veth half configured, or with the other end in a namespace of an
+// earlier attempt.
 func TestRootAttachAfterCrash(t *testing.T) {
 	for name, leave := range map[string]func(node, pod *nstest.NS, l PodLink){
 		"unconfigured": func(node, pod *nstest.NS, l PodLink) {
@@ -325,7 +325,7 @@ func TestRootCheckOtherEnd(t *testing.T) {
 	l.Addrs, l.Gateways = l.Addrs[:1], nil
 	node.IP(fmt.Sprintf("link add %s mtu %d group %d type veth peer name other", l.HostIf, l.MTU, Group))
 	node.IP("link set " + l.HostIf + " up")
-	// The number of its other end is that of the host's by chance: each namespace counts for itself.
+	// Its peer index equals the host end's index by chance: each namespace numbers its interfaces independently.
 	pod.IP(fmt.Sprintf("link add eth0 index 77 mtu %d address %s type veth peer name x0 index %s", l.MTU, l.MAC, hostIndex(node, l)))
 	pod.IP("link set eth0 up")
 	pod.IP("addr add 10.0.1.5/24 dev eth0")
@@ -339,7 +339,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)
 	attach(t, node, l)
-	// Similar in one respect each, but not Fairlead's.
+	// Each is similar in one respect, but not Fairlead's.
 	node.IP("link add flfoo type veth peer name x1")
 	node.IP(fmt.Sprintf("link add foreign group %d type veth peer name x2", Group))
 	node.IP(fmt.Sprintf("link add flbr group %d type bridge", Group))
@@ -364,7 +364,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	}
 }
 
-// No goroutine may find itself in a pod's namespace afterwards.
+// No goroutine may run in a pod's namespace afterwards.
 func TestRootThreadsComeBack(t *testing.T) {
 	node := nstest.New(t)
 	before, err := exec.Command("readlink", "/proc/self/ns/net").Output()
@@ -398,8 +398,7 @@ func TestRootThreadsComeBack(t *testing.T) {
 	}
 }
 
-// Many pods start at once; each Attach is on its own, and a listing that other
-// changes interrupt is still whole.
+// Many pods start at once; each Attach is independent, and a dump that concurrent changes interrupt is still complete.
 func TestRootAttachInParallel(t *testing.T) {
 	const count = 16
 	node := nstest.New(t)
@@ -432,7 +431,7 @@ func TestRootAttachInParallel(t *testing.T) {
 	}
 }
 
-// Pods are made and checked again and again: the names of all features of an interface are a megabyte.
+// Pods are created and checked over and over: the names of all features of an interface are a megabyte.
 func TestRootAllocates(t *testing.T) {
 	const most = 128 << 10 // bytes
 	node, pod := nstest.New(t), nstest.New(t)

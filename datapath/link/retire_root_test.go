@@ -23,7 +23,7 @@ func TestRootRetireAndReap(t *testing.T) {
 		attach(t, node, l)
 		made = append(made, l)
 	}
-	for _, l := range append(made[:2:2], made[0], PodLink{HostIf: HostName("unknown", "eth0")}) { // the last two change nothing
+	for _, l := range append(made[:2:2], made[0], PodLink{HostIf: HostName("unknown", "eth0")}) { // two no-ops
 		node.Must(func() error { return Retire(l.HostIf) })
 	}
 	if got := hosts(); !slices.Equal(got, []string{made[2].HostIf}) {

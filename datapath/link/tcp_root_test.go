@@ -12,9 +12,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Over the userspace datapath TCP data gets through with TxOff, in both
-// families, and does not without: small packets do, so that everything looks
-// well until one end sends data. The kernel's datapath passes on that a checksum is still open.
+// Over the userspace datapath TCP data gets through with TxOff, in both families, and not without it: small packets
+// still do, so everything seems to work until one end sends data. The kernel's datapath passes on that a checksum is
+// still to be computed.
 func TestRootTxOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		txOff bool
@@ -38,7 +38,7 @@ func TestRootTxOff(t *testing.T) {
 			}
 			o.AddBridge("br-int", ports...)
 			o.Ofctl("add-flow", "br-int", "actions=NORMAL")
-			// The kernel gives up to ask for a neighbour after three seconds.
+			// The kernel gives up neighbour resolution after three seconds.
 			nstest.Wait(t, time.Minute, "small packets to get through", func() bool {
 				_, err := pods[0].Run("ping", "-c1", "-W1", c.addr)
 				return err == nil
@@ -82,7 +82,7 @@ func transfer(from, to *nstest.NS, address string, limit time.Duration) (n int64
 	}
 	go func() {
 		defer conn.Close()
-		_, _ = conn.Write(make([]byte, payload)) // what did not arrive is counted at the other end
+		_, _ = conn.Write(make([]byte, payload)) // the receiver counts what arrives
 	}()
 	return io.Copy(io.Discard, in)
 }

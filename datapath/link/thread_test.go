@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The process's first thread is never the one: threads are held until there are so many that it would be among them.
+// OnThread never uses the process's first thread: enough threads are held that it would be among them.
 func TestOnThreadIsNotTheFirst(t *testing.T) {
 	const threads = 50
 	var began, ended sync.WaitGroup

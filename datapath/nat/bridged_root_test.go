@@ -8,15 +8,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The two bridged pods of TestRootBridged and what the node has on the underlay.
+// The two bridged pods of TestRootBridged and the node's underlay addresses.
 const (
 	bridged4, bridged6 = "192.0.2.50", "fd00:5::50"
 	second4, second6   = "192.0.2.51", "fd00:5::51"
 )
 
-// underlay is lan with two bridged pods more. Each has two interfaces, as the
-// bridge sends its packets two ways: what the node routes to the gateway, the rest
-// to the underlay. The node is strict about where packets come from.
+// underlay is lan with two more bridged pods. Each has two interfaces, because the bridge sends its packets two ways:
+// what the node routes to the gateway, the rest to the underlay. The node uses strict rp_filter.
 func underlay(t *testing.T) (node, outside, routed, first, second *nstest.NS) {
 	node, outside, routed, _ = lan(t)
 	outside.IP("addr flush dev out")
@@ -28,7 +27,7 @@ func underlay(t *testing.T) (node, outside, routed, first, second *nstest.NS) {
 	node.IP("route add default via 192.0.2.9")
 	node.IP("-6 route add default via fd00:5::9")
 	const gateway = "0e:00:00:00:00:01"
-	node.IP("link set fairlead-gw0 address " + gateway) // else it changes with the ports
+	node.IP("link set fairlead-gw0 address " + gateway) // otherwise it changes with the ports
 	first, second = nstest.New(t), nstest.New(t)
 	for i, pod := range []*nstest.NS{first, second} {
 		pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0")
@@ -62,8 +61,8 @@ func underlay(t *testing.T) (node, outside, routed, first, second *nstest.NS) {
 	return node, outside, routed, first, second
 }
 
-// service has the node turn port 80 of the Service's address, of one family, into
-// a backend's address and port, as kube-proxy does.
+// service makes the node translate port 80 of the Service's address, of one family, to a backend's address and port, as
+// kube-proxy does.
 func service(node *nstest.NS, backend string) {
 	program, address := "iptables", "10.96.0.10/32"
 	if strings.HasPrefix(backend, "[") {
@@ -75,8 +74,8 @@ func service(node *nstest.NS, backend string) {
 	}
 }
 
-// Services work from bridged pods and to them, with any backend, with rp_filter=1, and also on a node whose gateway has
-// no address.
+// Services work from and to bridged pods, with any backend, with rp_filter=1, and also on a node whose gateway has no
+// address.
 func TestRootBridgedServices(t *testing.T) {
 	node, outside, routed, first, second := underlay(t)
 	const to4, to6 = "10.96.0.10:80", "[fd00:96::10]:80"
@@ -93,7 +92,7 @@ func TestRootBridgedServices(t *testing.T) {
 		from, at   *nstest.NS
 		to         string
 		backend    string
-		want, bare string // the client's address that the backend sees; on a node without a podCIDR
+		want, bare string // the client's address that the backend sees; the same on a node without a podCIDR
 	}{
 		{"bridged to bridged", first, second, to4, second4 + ":8080", "10.0.1.1", "192.0.2.2"},
 		{"bridged to bridged v6", first, second, to6, "[" + second6 + "]:8080", "fd00:0:0:1::1", "fd00:5::2"},
@@ -126,14 +125,13 @@ func TestRootBridgedServices(t *testing.T) {
 	}
 }
 
-// What reaches a bridged pod through its host has a source to which the pod
-// answers through the host.
+// Packets that reach a bridged pod through its host have a source address to which the pod replies through the host.
 func TestRootBridgedAnswers(t *testing.T) {
 	node, outside, routed, pod, _ := underlay(t)
 	d := desired()
 	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28"), addrs("192.0.2.2")
 	apply(t, node, d)
-	// A node port with externalTrafficPolicy Local: kube-proxy leaves the client's address.
+	// A node port with externalTrafficPolicy Local: kube-proxy keeps the client's address.
 	node.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.2/32", "-p", "tcp", "--dport", "30080",
 		"-j", "DNAT", "--to-destination", bridged4+":8080")
 	node.IP("addr add 192.0.2.222/32 dev lo")
@@ -157,18 +155,18 @@ func TestRootBridgedAnswers(t *testing.T) {
 	if got, err := seen(pod, routed, "10.0.1.5:80", "10.0.1.5:80"); err != nil || got != bridged4 {
 		t.Errorf("to a routed pod: arrives from %q, %v; want %s", got, err, bridged4)
 	}
-	// From an address that the pod does not know as the node's.
+	// From an address that the pod does not know to be the node's.
 	node.IP("route change " + bridged4 + " dev fairlead-gw0 src 192.0.2.222")
 	if got, err := seen(node, pod, bridged4+":80", bridged4+":80"); err != nil || got != "10.0.1.1" {
 		t.Errorf("host under another address: arrives from %q, %v; want 10.0.1.1", got, err)
 	}
 }
 
-// The node is no router to its bridged pods, neither from the underlay nor from any other interface: that would be a
-// way around the underlay's own router, and into any VLAN. Services of the node are no such way.
+// The node does not route to its bridged pods, neither from the underlay nor from any other interface: that would
+// bypass the underlay's own router and give access to any VLAN. The node's Services still work.
 func TestRootBridgedNoRouter(t *testing.T) {
 	node, outside, _, pod, _ := underlay(t)
-	vlan := nstest.New(t) // a host in a VLAN in which the node has an interface as well
+	vlan := nstest.New(t) // a host in a VLAN in which the node also has an interface
 	nstest.Veth(node, "eth0.10", vlan, "eth0")
 	node.IP("addr add 198.51.100.1/24 dev eth0.10")
 	node.IP("addr add fd00:6::1/64 dev eth0.10 nodad")
@@ -179,7 +177,7 @@ func TestRootBridgedNoRouter(t *testing.T) {
 	d := desired()
 	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2")
 	for _, f := range families() {
-		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT") // another program's, whatever it is good for
+		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT") // another program's rule
 	}
 	outside.IP("route add " + bridged4 + "/32 via 192.0.2.2")
 	outside.IP("route add " + bridged6 + "/128 via fd00:5::2")
@@ -203,8 +201,8 @@ func TestRootBridgedNoRouter(t *testing.T) {
 	}
 }
 
-// What has a pool's address does not get the node's into another node's tunnel: the node
-// would vouch for it.
+// Packets from a pool's address are not masqueraded into another node's tunnel: they would arrive with the node's
+// address, which the peer trusts.
 func TestRootBridgedNoTunnel(t *testing.T) {
 	node, outside, _, _, pod := underlay(t)
 	d := desired()
@@ -212,10 +210,10 @@ func TestRootBridgedNoTunnel(t *testing.T) {
 	for _, f := range families() {
 		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT")
 	}
-	// It is told of the direct path by a redirect, and does not use it.
+	// The pod ignores redirects that point it to the direct path.
 	pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.wire.accept_redirects=0",
 		"net.ipv6.conf.wire.accept_redirects=0")
-	// A pod of another node: this one has no route to it but that of the subnet.
+	// A pod of another node: this node's only route to it is that of the subnet.
 	node.IP("route del " + second4)
 	node.IP("route del " + second6)
 	pod.IP("route add 192.0.2.9/32 via 192.0.2.2 dev wire")
@@ -238,7 +236,7 @@ func TestRootBridgedNoTunnel(t *testing.T) {
 	}
 }
 
-// Both back ends of iptables print the rules as we compare them.
+// Both back ends of iptables print the rules in the form in which they are compared.
 func TestRootBridgedUnchanged(t *testing.T) {
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)

@@ -38,15 +38,15 @@ func need(t *testing.T) {
 	}
 }
 
-// backends runs a test on both back ends of iptables. A directory at the head
-// of PATH chooses; the lock is one of the test's own.
+// backends runs a test on both back ends of iptables, selected by a directory at the head of PATH, with an xtables lock
+// of its own.
 func backends(t *testing.T, test func(*testing.T)) {
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) { withBackend(t, backend, test) })
 	}
 }
 
-// withBackend runs test with iptables of one back end.
+// withBackend runs test with one back end of iptables.
 func withBackend(t *testing.T, backend string, test func(*testing.T)) {
 	need(t)
 	multi, err := exec.LookPath("xtables-" + backend + "-multi")
@@ -66,7 +66,7 @@ func withBackend(t *testing.T, backend string, test func(*testing.T)) {
 	test(t)
 }
 
-// countStarts returns a function that says how often programs of iptables were started since its last call.
+// countStarts returns a function that returns how many iptables processes were started since its last call.
 func countStarts(t *testing.T) func() int {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
@@ -102,7 +102,7 @@ func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 	return changes
 }
 
-// dump is all that iptables and ip6tables say.
+// dump is the output of iptables and ip6tables for all rules.
 func dump(node *nstest.NS) string {
 	var out strings.Builder
 	for _, f := range families() {
@@ -157,7 +157,7 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 }
 
 // Manual changes are reverted, and the node's other rules stay.
-func TestRootApplyMendsDrift(t *testing.T) {
+func TestRootApplyRevertsDrift(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
@@ -198,7 +198,7 @@ func TestRootApplyMendsDrift(t *testing.T) {
 				t.Fatalf("%s: got\n%s\nwant\n%s", drift, got, want)
 			}
 		}
-		// What drops comes before what others accept there later.
+		// Drops take precedence over other programs' later accepts.
 		node.Exec("iptables", "-t", "mangle", "-I", "FORWARD", "-i", "fairlead-gw0", "-j", "ACCEPT")
 		node.Exec("iptables", "-I", "INPUT", "-p", "udp", "-j", "DROP")
 		changes := strings.Join(apply(t, node, withTunnel()), "\n")
@@ -211,7 +211,7 @@ func TestRootApplyMendsDrift(t *testing.T) {
 		if got := dump(node); !strings.Contains(got, "-A FORWARD -j FAIRLEAD-FORWARD\n-A FORWARD -i fairlead-gw0 -j ACCEPT\n") {
 			t.Errorf("after a rule that accepts was put first:\n%s", got)
 		}
-		// Everything of Fairlead's gone at once.
+		// All of Fairlead's rules removed at once.
 		for _, cmd := range []string{"iptables -F FORWARD", "iptables -F FAIRLEAD-FORWARD", "iptables -X FAIRLEAD-FORWARD"} {
 			node.Exec(strings.Fields(cmd)...)
 		}
@@ -245,7 +245,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 	})
 }
 
-// RemoveAll removes all of Fairlead's chains and nothing else, once; a dry run says what that would be.
+// RemoveAll removes all of Fairlead's chains and nothing else, once; a dry run reports what it would remove.
 func TestRootRemoveAll(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestRootMissingProgram(t *testing.T) {
 	if got := try(Desired{}); got != "<nil>" {
 		t.Errorf("nothing to remove, but: %s", got)
 	}
-	// Only ip6tables is missing: IPv4 needs nothing of it.
+	// Only ip6tables is missing: IPv4 does not need it.
 	dir := t.TempDir()
 	for _, name := range []string{"iptables", "iptables-restore"} {
 		real, err := findIn(path, name)
@@ -317,8 +317,8 @@ func TestRootMissingProgram(t *testing.T) {
 	}
 }
 
-// Tables that are kept ask each program once for its version, and again when another has its name.
-func TestRootProgramsAreAskedOnce(t *testing.T) {
+// A Tables that is reused queries the version of each program once, and again after its binary is replaced.
+func TestRootVersionsAreQueriedOnce(t *testing.T) {
 	withBackend(t, "nft", func(t *testing.T) {
 		dir, real := filepath.SplitList(os.Getenv("PATH"))[0], filepath.SplitList(os.Getenv("PATH"))[0]+"/real"
 		asked := filepath.Join(dir, "asked")
@@ -343,7 +343,7 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 			must(err)
 			return string(log)
 		}
-		const once = "iptables\niptables\nip6tables\nip6tables\n" // by go-iptables, and for the back end
+		const once = "iptables\niptables\nip6tables\nip6tables\n" // by go-iptables, and to detect the back end
 		if versions(); versions() != once {
 			t.Errorf("applied twice, asked for the version: %q", versions())
 		}
@@ -358,7 +358,7 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Tables are not read again while no rule has changed, if the kernel can report that.
+// Tables are not read again while no rule has changed, if the kernel can report changes.
 func TestRootUnchangedRulesAreNotRead(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
@@ -405,7 +405,7 @@ func findIn(path, name string) (string, error) {
 	return "", fmt.Errorf("no %s in %s", name, path)
 }
 
-// kube-proxy holds the lock for as long as it writes. The nft back end has none.
+// kube-proxy holds the lock while it writes. The nft back end has none.
 func TestRootWaitsForTheLock(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	withBackend(t, "legacy", func(t *testing.T) {
@@ -428,7 +428,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 	})
 }
 
-// A chain of Fairlead's name that iptables cannot print is rewritten.
+// A chain with Fairlead's name that iptables cannot print is rewritten.
 func TestRootChainMadeByNft(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	need(t)
@@ -447,8 +447,8 @@ func TestRootChainMadeByNft(t *testing.T) {
 	})
 }
 
-// Two neighbouring podCIDRs are one range, which may begin where one of them does: "ip6tables -C" of iptables-nft 1.8.9
-// says that the rule of the longer prefix is the shorter one's.
+// Two adjacent podCIDRs are merged into one range, which may start at the same address as one of them: "ip6tables -C"
+// of iptables-nft 1.8.9 then reports that the shorter prefix's rule exists if the longer one's does.
 func TestRootLongerRange(t *testing.T) {
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)

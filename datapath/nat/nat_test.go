@@ -78,7 +78,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// The tunnel's end is let in and out and not tracked, in the family of its address and nowhere else.
+// Traffic of the tunnel endpoint is accepted in and out and not tracked, only in the family of its address.
 func TestTunnelChains(t *testing.T) {
 	text := func(d Desired, f family) (out []string) {
 		for _, c := range d.tunnelChains(f) {

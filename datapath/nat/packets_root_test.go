@@ -19,9 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// lan is two pods on the gateway's bridge, their node, and a host outside that
-// has no route back to pods. A Linux bridge stands in for Open vSwitch: it too lets pods reach each other past the
-// node.
+// lan is two pods on the gateway's bridge, their node, and an outside host without a route back to pods. A Linux bridge
+// stands in for Open vSwitch: it, too, lets pods reach each other without passing the node.
 func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
 	need(t)
 	node, outside, podA, podB = nstest.New(t), nstest.New(t), nstest.New(t), nstest.New(t)
@@ -46,7 +45,7 @@ func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
 	outside.IP("addr add 192.0.2.9/24 dev out")
 	outside.IP("addr add fd00:5::9/64 dev out nodad")
 	node.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
-	// Where br_netfilter is loaded bridged packets would meet iptables too.
+	// With br_netfilter loaded, bridged packets would pass iptables too.
 	for _, f := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
 		if _, err := os.Stat("/proc/sys/net/bridge/" + f); err == nil {
 			node.Exec("sysctl", "-qw", "net.bridge."+f+"=0")
@@ -55,13 +54,12 @@ func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
 	return node, outside, podA, podB
 }
 
-// seen is the address from which a TCP connection made inside from to target
-// arrives at a listener on listen inside at.
+// seen is the source address with which a TCP connection made in from to target arrives at a listener on listen in at.
 func seen(from, at *nstest.NS, target, listen string) (source string, err error) {
 	return within(time.Minute, from, at, target, listen)
 }
 
-// within is seen for a connection that shall not arrive: more than one packet is tried in 2 seconds.
+// within is seen for a connection that must fail: within 2 seconds more than one packet is sent.
 func within(limit time.Duration, from, at *nstest.NS, target, listen string) (source string, err error) {
 	var l net.Listener
 	if err := at.Do(func() (err error) { l, err = net.Listen("tcp", listen); return err }); err != nil {
@@ -95,7 +93,7 @@ func within(limit time.Duration, from, at *nstest.NS, target, listen string) (so
 	}
 }
 
-// Docker sets the policy of FORWARD to DROP, some firewalls end it in REJECT.
+// Docker sets the policy of FORWARD to DROP; some firewalls end it with REJECT.
 func TestRootPodsReachOutside(t *testing.T) {
 	node, outside, pod, _ := lan(t)
 	for _, f := range families() {
@@ -112,8 +110,8 @@ func TestRootPodsReachOutside(t *testing.T) {
 			t.Errorf("from the pod to %s arrives from %q, %v; want %s", c.target, got, err, c.want)
 		}
 	}
-	// Without masquerading the packet leaves with the pod's own address: the
-	// host outside sees it once it has a route back.
+	// Without masquerading the packet leaves with the pod's own address: the outside host gets the connection once it
+	// has a route back.
 	d := desired()
 	d.Masquerade = false
 	apply(t, node, d)
@@ -123,7 +121,7 @@ func TestRootPodsReachOutside(t *testing.T) {
 	}
 }
 
-// What must keep its source keeps it.
+// Sources that must be preserved are preserved.
 func TestRootSourcesThatStay(t *testing.T) {
 	node, outside, podA, podB := lan(t)
 	apply(t, node, desired())
@@ -149,8 +147,8 @@ func TestRootSourcesThatStay(t *testing.T) {
 	}
 }
 
-// kube-proxy turns a Service's address back to a pod. The reply must come back
-// through the node, also where that does not masquerade.
+// kube-proxy translates a Service's address back to a pod. The reply must come back through the node, also where the
+// node does not masquerade.
 func TestRootServiceLeadsBackToAPod(t *testing.T) {
 	node, _, podA, podB := lan(t)
 	for f, dnat := range map[string]string{
@@ -175,9 +173,9 @@ func TestRootServiceLeadsBackToAPod(t *testing.T) {
 	}
 }
 
-// Pods of nodes that are reached without a tunnel see who calls, also where the first packet meets thousands of rules.
-// Another host sees the node.
-func TestRootUnmasked(t *testing.T) {
+// Pods of nodes that are reached without a tunnel see the client's address, also where the first packet traverses
+// thousands of rules. Other hosts see the node's.
+func TestRootNotMasqueraded(t *testing.T) {
 	node, outside, pod, _ := lan(t)
 	outside.IP("addr add 10.0.2.5/24 dev out")
 	outside.IP("addr add fd00:0:0:2::5/64 dev out nodad")
@@ -190,7 +188,7 @@ func TestRootUnmasked(t *testing.T) {
 	if got, err := seen(pod, outside, "10.0.2.5:80", "10.0.2.5:80"); err != nil || got != "192.0.2.2" {
 		t.Fatalf("in encap mode it arrives from %q, %v; want the node's address: the test is meaningless", got, err)
 	}
-	for i := range 5000 { // none beside another of the same length: nothing to aggregate
+	for i := range 5000 { // no two adjacent ones of the same length: nothing to aggregate
 		a := netip.AddrFrom4([4]byte{11, byte(i >> 7), byte(i << 1), 0})
 		d.NotMasqueraded = append(d.NotMasqueraded, netip.PrefixFrom(a, 24))
 	}
@@ -198,11 +196,11 @@ func TestRootUnmasked(t *testing.T) {
 	started := countStarts(t)
 	few := desired()
 	few.NotMasqueraded = cidrs("10.0.2.0/24")
-	apply(t, node, few) // all chains are there
+	apply(t, node, few) // creates all chains
 	started()
 	few.NotMasqueraded = cidrs("10.0.2.0/24", "fd00:0:0:2::/64")
 	var control [2]int
-	for i := range control { // one writes the rules, one finds them unchanged
+	for i := range control { // one round writes the rules, one finds them unchanged
 		apply(t, node, few)
 		control[i] = started()
 	}
@@ -222,7 +220,7 @@ func TestRootUnmasked(t *testing.T) {
 	}
 }
 
-// A host on the underlay can't speak for a pod to another pod of the node, whatever rp_filter says.
+// A host on the underlay can't spoof a pod's address towards another pod of the node, whatever rp_filter is.
 func TestRootFalseSourceFromOutside(t *testing.T) {
 	node, outside, pod, _ := lan(t)
 	outside.IP("route add 10.0.1.5/32 via 192.0.2.2")
@@ -240,7 +238,7 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	}
 	apply(t, node, desired())
 	for f, from := range map[string][2]string{"iptables": {"10.0.1.6", "10.0.1.5"}, "ip6tables": {"fd00:0:0:1::6", "fd00:0:0:1::5"}} {
-		_, _ = outside.Run("ping", "-c2", "-i0.1", "-W0.2", "-I", from[0], from[1]) // nobody answers
+		_, _ = outside.Run("ping", "-c2", "-i0.1", "-W0.2", "-I", from[0], from[1]) // no replies
 		nstest.Wait(t, time.Minute, f+" to drop both packets with a false source", func() bool { return counted(f) >= 2 })
 		if n := counted(f); n != 2 {
 			t.Errorf("%s: %d packets with a false source are dropped, want 2", f, n)
@@ -251,11 +249,11 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	}
 }
 
-// A host on the underlay can't speak for the node to its pods, which accept it whatever policies say. IPv6 has no
-// martian source, and IPv4 none where accept_local is on.
+// A host on the underlay can't spoof the node's address towards its pods, which accept the node whatever policies say.
+// IPv6 has no martian source check, and IPv4 none where accept_local is on.
 func TestRootNodesAddressFromOutside(t *testing.T) {
 	node, outside, pod, _ := lan(t)
-	for _, a := range []string{"192.0.2.3/24", "fd00:5::3/64 nodad"} { // the next hop: the first is the host's own now
+	for _, a := range []string{"192.0.2.3/24", "fd00:5::3/64 nodad"} { // next hop: the first is the host's own now
 		node.IP("addr add " + a + " dev eth0")
 	}
 	outside.IP("addr add 192.0.2.2/32 dev lo")
@@ -295,12 +293,12 @@ var leftovers = map[string][]string{
 		"-t raw -I PREROUTING -i fairlead-gw0 -j ACCEPT"},
 }
 
-// What no pod may send does not pass, whatever else is in the firewall: the tunnel's packets, straight and by a
-// NodePort, and an address of this node's pods from outside.
+// Packets that no pod may send are dropped, whatever else is in the firewall: tunnel packets, sent directly or through
+// a NodePort, and packets from outside with an address of this node's pods.
 func TestRootForeignAcceptsOpenNothing(t *testing.T) {
 	cases := slices.Sorted(maps.Keys(leftovers))
 	if ovstest.UnderTest(t) == ovstest.System {
-		cases = []string{"IPVS"} // only the kernel in which the kernel's datapath is tested is sure to have it
+		cases = []string{"IPVS"} // only the kernel under test for the kernel datapath is certain to have it
 	}
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -343,8 +341,8 @@ func TestRootForeignAcceptsOpenNothing(t *testing.T) {
 	}
 }
 
-// A pod of another node comes here by the gateway, with an address that is no pod's of this node, and a NodePort would
-// send it on with this node's address.
+// Traffic of another node's pod arrives here through the gateway, with an address that is not a local pod's, and a
+// NodePort would forward it with this node's address.
 func TestRootNoTunnelForOtherNodesPods(t *testing.T) {
 	node, outside, _, pod := lan(t)
 	for f, a := range map[string][4]string{"iptables": {"10.0.2.5/24", "10.0.2.0/24", "10.0.1.1", "192.0.2.9:6081"},
@@ -379,8 +377,8 @@ func TestRootNoTunnelForOtherNodesPods(t *testing.T) {
 	}
 }
 
-// useIPVS has the node's kernel send what comes to its port 30081 to the other node's tunnel port, as kube-proxy does
-// in mode ipvs.
+// useIPVS makes the node's kernel forward its port 30081 to the other node's tunnel port, as kube-proxy does in mode
+// ipvs.
 func useIPVS(t *testing.T, node *nstest.NS) {
 	t.Helper()
 	node.Must(func() error {
@@ -408,8 +406,8 @@ func useIPVS(t *testing.T, node *nstest.NS) {
 	node.Exec("sysctl", "-qw", "net.ipv4.vs.conntrack=1")
 }
 
-// arrives reports whether a datagram from source to lie comes to the address listen inside at. One to truth, which
-// is allowed and is sent behind it, says when to stop waiting; without truth it is one from any source to lie.
+// arrives reports whether a datagram from source to lie arrives at the address listen in at. A datagram to truth, which
+// is allowed and is sent after it, ends the wait; without truth any datagram from source to lie does.
 func arrives(t *testing.T, from, at *nstest.NS, source, lie, truth, listen string) bool {
 	t.Helper()
 	ears := map[string]net.PacketConn{}

@@ -30,7 +30,8 @@ func TestConnectRefuses(t *testing.T) {
 	}
 }
 
-// untilCanceled fails the test unless call ends because its context was canceled: a limit of its own is another error.
+// untilCanceled fails the test unless call ends because its context was canceled: a timeout of its own is another
+// error.
 func untilCanceled(t *testing.T, what string, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,14 +68,14 @@ func TestServerKilledAndBack(t *testing.T) {
 		"WaitOFPorts": func(ctx context.Context) error { return db.WaitOFPorts(ctx, "flb") },
 		"Observe":     func(context.Context) error { _, err := db.Observe("br-int"); return err },
 	} {
-		// At once: a call that waits would say that its context has ended.
+		// Each call fails at once: one that waited would report a canceled context.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := call(ctx); err == nil || !strings.Contains(err.Error(), "ovsdb-server is down at unix:/") {
 			t.Errorf("%s says %v", what, err)
 		}
 	}
-	// A call that waits already ends as well.
+	// A call that is already waiting ends as well.
 	o.Server.Start()
 	waitChanged(t, db, db.Connected, "to see ovsdb-server back")
 	ensureNow(t, db, more)
@@ -97,7 +98,7 @@ func TestServerKilledAndBack(t *testing.T) {
 	}
 }
 
-// A stopped server accepts connections and says nothing.
+// A stopped server accepts connections and sends nothing.
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	o := ovstest.Start(t, ovstest.Options{})
@@ -107,7 +108,7 @@ func TestServerStopped(t *testing.T) {
 	cont := func() { o.Server.Signal(syscall.SIGCONT) }
 	t.Cleanup(cont)
 	big := desired("a")
-	for i := range 2000 { // more than a socket holds, so that the write blocks
+	for i := range 2000 { // more than a socket buffer holds, so that the write blocks
 		big.Pods = append(big.Pods, attachment(fmt.Sprintf("big%d", i)))
 	}
 	untilCanceled(t, "Ensure", func(ctx context.Context) error { _, err := db.Ensure(ctx, desired("a", "b")); return err })
@@ -121,7 +122,7 @@ func TestServerStopped(t *testing.T) {
 	ensureNow(t, db, desired("a", "b", "c"))
 }
 
-// Ten crashes later there are as many goroutines as before.
+// Ten crashes do not leak goroutines.
 func TestReconnectsLeaveNothing(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

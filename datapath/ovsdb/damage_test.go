@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Whatever became of a pod's record, its port is not lost, and its address counts as in use: either the record is read
-// with the addresses that were written, or the port is among the broken ones, which nothing prunes, with a reason.
+// However a pod's record is damaged, its port is kept, and its address counts as in use: either the record is read with
+// the addresses that were written, or the port is among the broken ones, which are never pruned, with a reason.
 func TestDamagedRecords(t *testing.T) {
 	const newer = recordPrefix + "of-a-newer-version"
 	cuts := map[string]func(ids map[string]string) (reason string){
@@ -61,8 +61,8 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// A port without the mark is not Fairlead's, whatever its record says, and stays. One with a newer version's key is a
-// pod's like any other.
+// A port without the mark is not Fairlead's, whatever its record says, and stays. One with a key of a newer version is
+// a pod's like any other.
 func TestForeignRecords(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

@@ -47,8 +47,7 @@ func connect(t *testing.T, o *ovstest.OVS) *DB {
 	return db
 }
 
-// patience is far more than anything here needs on a machine that is not
-// overloaded.
+// patience is far more than anything here takes on a machine that is not overloaded.
 const patience = time.Minute
 
 // soon is a context that ends when patience does.
@@ -65,7 +64,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// ensureNow and pruneNow are Ensure and Prune of a test that does not ask what they changed.
+// ensureNow and pruneNow are Ensure and Prune without the list of changes.
 func ensureNow(t *testing.T, db *DB, d Desired) {
 	t.Helper()
 	_, err := db.Ensure(soon(t), d)
@@ -100,7 +99,7 @@ func TestEnsure(t *testing.T) {
 	}
 	d := desired("a", "b")
 	ensureNow(t, db, d)
-	// The replica must hold one's own writes: the loop decides by it.
+	// The replica must include the agent's own writes: the loop decides by it.
 	if got := hostIfs(mustObserve(t, db)); !slices.Equal(got, []string{"fla", "flb"}) {
 		t.Errorf("right after Ensure the pods are %v", got)
 	}
@@ -142,7 +141,7 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// Every drift is repaired, and by one transaction.
+// Every drift is reverted, in one transaction.
 func TestDrift(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -211,7 +210,7 @@ func (db *DB) differs(t *testing.T, d Desired) bool {
 	return len(p.ops) > 0
 }
 
-// waitChanged waits for done and looks again only when Changed says so.
+// waitChanged waits for done and checks again only when Changed signals.
 func waitChanged(t *testing.T, db *DB, done func() bool, what string) {
 	t.Helper()
 	limit := time.After(patience)
@@ -224,7 +223,7 @@ func waitChanged(t *testing.T, db *DB, done func() bool, what string) {
 	}
 }
 
-// Keys and ports of others stay what they are.
+// Other programs' keys and ports stay unchanged.
 func TestForeignThingsStay(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -345,7 +344,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// A port to be removed goes even if its record was deleted, since it will not be wanted again. Only that one does.
+// A port to be removed is removed even if its record was deleted, since it will not be desired again. No other port is.
 func TestPruneWithoutRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -395,13 +394,13 @@ func TestBrokenRecord(t *testing.T) {
 	if len(got.Broken) != 2 || got.Broken[0].Name != "fla" || got.Broken[1].Name != "flc" {
 		t.Errorf("after Prune broken are %+v, want fla and flc", got.Broken)
 	}
-	ensureNow(t, db, d) // whoever knows the record can restore it
+	ensureNow(t, db, d) // the record can be restored from its source
 	if got := mustObserve(t, db); len(got.Pods) != 4 || len(got.Broken) != 0 {
 		t.Errorf("after Ensure %+v", got)
 	}
 }
 
-// A caller's deadline holds, also a later one than that of a caller without any.
+// A caller's deadline is kept, even if it is later than the default one.
 func TestLimit(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	ctx, cancel := context.WithDeadline(t.Context(), later)

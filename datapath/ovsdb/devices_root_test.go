@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// With real devices: the gateway's appears with its MAC and MTU, a pod's port
-// may be written before its veth is there, and one without a device is named.
+// With real devices: the gateway's appears with its MAC and MTU, a pod's port may be written before its veth exists,
+// and a port without a device is reported.
 func TestRootDevices(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})
@@ -36,11 +36,11 @@ func TestRootDevices(t *testing.T) {
 	node.IP("link add flb type veth peer name pb")
 	must(t, <-done)
 
-	// The device goes: that is said, and then not even a spoilt record keeps
-	// the port. The device of the other one is there, and so is the port.
+	// When the device is gone, that is reported, and the port is pruned even with a damaged record. The other port
+	// still has its device, and stays.
 	node.IP("link del flb")
 	o.Ctl("remove", "Port", "fla", "external_ids", "fairlead-mac", "--", "remove", "Port", "flb", "external_ids", "fairlead-mac")
-	// Prune takes a record that still looks sound for one of a pod that is deleted.
+	// Prune treats a record that still looks intact as that of a deleted pod.
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Broken) == 2 }, "to see both records spoilt")
 	waitChanged(t, db, func() bool {
 		pruneNow(t, db, desired())
@@ -50,14 +50,14 @@ func TestRootDevices(t *testing.T) {
 
 	ensureNow(t, db, d)
 	node.IP("link del fla")
-	// ovs-vswitchd may have had time to look for it, and says what came of it.
+	// ovs-vswitchd may have looked for the device meanwhile, and reports its own error.
 	waitChanged(t, db, func() bool {
 		e := mustObserve(t, db).Pods[0].Error
 		return e == "the device is gone" || strings.HasSuffix(e, "(No such device)")
 	}, "to see the device go")
 }
 
-// Every kind of tunnel that can be configured is accepted by Open vSwitch.
+// Open vSwitch accepts every kind of tunnel that can be configured.
 func TestRootTunnels(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})
@@ -82,7 +82,7 @@ func TestRootTunnels(t *testing.T) {
 	}
 }
 
-// ofport numbers outlive a crash of ovs-vswitchd, so that flows stay the same.
+// ofport numbers survive a crash of ovs-vswitchd, so that flows stay the same.
 func TestRootNumbersOutliveVswitchd(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// No two ports of a bridge request the same number, whatever other ports have, and a freed number is not the next to be
-// given.
+// No two ports of a bridge request the same number, whatever numbers other ports have, and a freed number is not the
+// next to be assigned.
 func TestNumbers(t *testing.T) {
 	n := numbers{0: true, 1: true, 2: true}
 	given := map[int]string{}

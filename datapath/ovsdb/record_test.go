@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// attachment is the record of one pod, different for every name.
+// attachment is the record of one pod, distinct for each name.
 func attachment(name string) api.Attachment {
 	n := byte(len(name)*7) + name[len(name)-1]
 	return api.Attachment{
@@ -81,8 +81,7 @@ func TestDecodeRefusesBridged(t *testing.T) {
 	}
 }
 
-// A routed pod's record is what it was before there were bridged ones, so that
-// an upgrade rewrites none.
+// A routed pod's record is the same as before bridged pods existed, so that an upgrade rewrites none.
 func TestRecordOfRouted(t *testing.T) {
 	for key := range encode(attachment("a")) {
 		if key == vlanKey || key == poolsKey || key == gatewaysKey {
@@ -109,8 +108,7 @@ func TestCheckText(t *testing.T) {
 	}
 }
 
-// Anything may stand in external_ids. What decode accepts must come back the
-// same from its own encoding.
+// external_ids may contain anything. What decode accepts must survive an encode and decode unchanged.
 func FuzzDecode(f *testing.F) {
 	a := attachment("a")
 	ids := encode(a)
@@ -175,7 +173,7 @@ func TestDesiredRefuses(t *testing.T) {
 	}
 }
 
-// A reader may come between the parts of an update.
+// A read may happen between the parts of an update.
 func TestSnapshotWhole(t *testing.T) {
 	full := func() snapshot {
 		return snapshot{
@@ -200,7 +198,7 @@ func TestSnapshotWhole(t *testing.T) {
 			t.Errorf("a snapshot without its %s is whole", name)
 		}
 		for _, b := range s.bridges {
-			s.portsOf(b) // who asks why something takes long may meet such a one
+			s.portsOf(b) // the reports of slow calls may read such a snapshot
 		}
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An agent reads OVSDB a dozen times for each new pod. It decodes a record once; what is changed manually is seen
-// nevertheless.
+// An agent reads OVSDB a dozen times for each new pod. It decodes a record once, and still sees external changes.
 func TestReplica(t *testing.T) {
 	const pods = 100
 	o := ovstest.Start(t, ovstest.Options{})
@@ -21,7 +20,7 @@ func TestReplica(t *testing.T) {
 	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
-	least := func(f func()) float64 { // what comes from ovs-vswitchd meanwhile counts, too
+	least := func(f func()) float64 { // the minimum: ovs-vswitchd's updates meanwhile are counted, too
 		return min(testing.AllocsPerRun(3, f), testing.AllocsPerRun(3, f), testing.AllocsPerRun(3, f))
 	}
 	plain, differs := least(func() { mustObserve(t, db) }), least(func() { db.differs(t, d) })

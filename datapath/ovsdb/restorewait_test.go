@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The key is seen, whatever program sets it. ClearRestoreWait returns when ovs-vswitchd has taken it, and says so when
+// The key is seen, whatever program sets it. ClearRestoreWait returns when ovs-vswitchd has applied it, and an error if
 // it does not answer.
 func TestRestoreWait(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
@@ -35,7 +35,7 @@ func TestRestoreWait(t *testing.T) {
 		t.Errorf("the foreign key in external_ids is %s", got)
 	}
 	o.Vswitchd.Kill()
-	// A call that had no time for its transaction cannot say what is not done after it: the next has longer.
+	// A call whose deadline passes before its transaction reports another error: the next one gets longer.
 	for limit := 300 * time.Millisecond; ; limit *= 4 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		err := db.ClearRestoreWait(ctx)

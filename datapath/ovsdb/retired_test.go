@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A removed pod's port loses its owner at once, with one operation that ovs-vswitchd does not notice. It keeps its
-// number until RemoveRetired, of whatever process, has removed it.
+// A removed pod's port loses its owner at once, in one operation that ovs-vswitchd does not react to. It keeps its
+// number until RemoveRetired, in any process, removes it.
 func TestRetired(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -57,7 +57,7 @@ func TestRetired(t *testing.T) {
 	removeRetired(t, db, "br-other")
 }
 
-// A retired port, too, makes the bridge Fairlead's.
+// A bridge that has only a retired port is Fairlead's, too.
 func TestBridgeOfRetiredPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -81,7 +81,7 @@ func TestEnsureOfRetiredName(t *testing.T) {
 	row := o.Ctl("get", "Port", "fla", "_uuid")
 	pruneNow(t, db, desired("b"))
 	ensureNow(t, db, d)
-	removeRetired(t, db, "br-int") // it is gone already
+	removeRetired(t, db, "br-int") // already gone
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	got := mustObserve(t, db)
 	if !slices.Equal(hostIfs(got), []string{"fla", "flb"}) || len(got.Retired) > 0 {
@@ -95,7 +95,7 @@ func TestEnsureOfRetiredName(t *testing.T) {
 	}
 }
 
-// While ovs-vswitchd is down the ports are removed from the database, and do not exist when it returns.
+// While ovs-vswitchd is down the ports are removed from the database, and are gone when it returns.
 func TestRemoveRetiredWithoutVswitchd(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

@@ -7,14 +7,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The uplink port has its number, external changes to it are reverted, and it is removed when it is not wanted; its
-// peer on the other bridge is left alone.
+// The uplink port has its number, external changes to it are reverted, and it is removed when it is no longer desired;
+// its peer on the other bridge is left alone.
 func TestUplink(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a")
 	d.Uplink = &UplinkPort{Name: "fairlead-up0", Type: "patch", Options: map[string]string{"peer": "fairlead-up1"}}
-	// The peer first: ovs-vswitchd does not take back that a port has none.
+	// The peer first: ovs-vswitchd does not clear the error that a port has no peer.
 	o.Ctl("add-br", "br-uplink", "--", "set", "bridge", "br-uplink", "datapath_type=dummy",
 		"--", "add-port", "br-uplink", "fairlead-up1",
 		"--", "set", "interface", "fairlead-up1", "type=patch", "options:peer=fairlead-up0")

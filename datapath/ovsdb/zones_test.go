@@ -11,14 +11,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// withZones is desired, with zones.
+// withZones is desired with zones.
 func withZones(numbers ...uint16) Desired {
 	d := desired("a")
 	d.Zones = Zones{Numbers: numbers, Timeouts: map[string]int{"tcp_time_wait": 5, "tcp_close": 5}}
 	return d
 }
 
-// settle makes the database what d says, in as many transactions as it takes. ovs-vswitchd has taken them then.
+// settle applies d to the database, in as many transactions as it takes, and waits until ovs-vswitchd has applied them.
 func settle(t *testing.T, db *DB, d Desired) {
 	t.Helper()
 	for range 10 {
@@ -39,15 +39,15 @@ func settle(t *testing.T, db *DB, d Desired) {
 	t.Fatal("no end of changes")
 }
 
-// timeouts are those that ovs-vswitchd gives a connection that is committed in a zone.
+// timeouts are those that ovs-vswitchd sets for a connection that is committed in a zone.
 func timeouts(o *ovstest.OVS, zone string) string {
 	trace := o.Appctl("ofproto/trace-packet-out", "br-int", "in_port=LOCAL,tcp,tcp_dst=1", "ct(commit,zone="+zone+")")
 	_, actions, _ := strings.Cut(trace, "Datapath actions: ")
 	return strings.TrimSpace(actions)
 }
 
-// Connections of a zone get its timeouts, of all that are wanted and of no other, at the start, and again after the
-// bridge was removed manually, and after a restart of ovs-vswitchd.
+// Connections of a zone get its timeouts, in all desired zones and no others: at the start, after the bridge was
+// removed manually, and after a restart of ovs-vswitchd.
 func TestZones(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -70,7 +70,7 @@ func TestZones(t *testing.T) {
 	taken("40960", "45056")
 	o.Ctl("del-br", "br-int")
 	waitChanged(t, db, func() bool { return !mustObserve(t, db).BridgePresent }, "to see no bridge")
-	o.Vswitchd.Signal(syscall.SIGSTOP) // it sees at once what is done until it goes on
+	o.Vswitchd.Signal(syscall.SIGSTOP) // on SIGCONT it sees all changes at once
 	ensureNow(t, db, want(40960, 45056))
 	ensureNow(t, db, want(40960, 45056))
 	o.Vswitchd.Signal(syscall.SIGCONT)
@@ -86,7 +86,7 @@ func TestZones(t *testing.T) {
 	taken()
 }
 
-// Zone timeouts that are not Fairlead's stay, and external changes to Fairlead's are reverted.
+// Other programs' zone timeouts stay, and external changes to Fairlead's are reverted.
 func TestZonesOfOthers(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
@@ -128,7 +128,7 @@ func TestZonesOfOthers(t *testing.T) {
 	}
 }
 
-// One policy serves all zones, also those that come later.
+// One policy serves all zones, including those added later.
 func TestZonesShareOnePolicy(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)

@@ -32,7 +32,8 @@ func TestAggregate(t *testing.T) {
 	}
 }
 
-// Over all 256 addresses of a /24: the same are covered before and after, and no two prefixes can be one.
+// Over all 256 addresses of a /24: the same ones are covered before and after, and no two prefixes can be merged
+// further.
 func TestAggregateIsExactAndSmallest(t *testing.T) {
 	for range 2000 {
 		var prefixes []netip.Prefix

@@ -9,9 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// A bridged pod and its node reach each other over a gateway without addresses,
-// with rp_filter=1, though the pod's subnet is that of the node's NIC. Nothing is
-// resolved on the way to the pod.
+// A bridged pod and its node reach each other over a gateway without addresses, with rp_filter=1, though the pod's
+// subnet is that of the node's NIC. No neighbour resolution is needed towards the pod.
 func TestRootBridgedPod(t *testing.T) {
 	node, pod, underlay := nstest.New(t), nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "gw0", pod, "eth0")
@@ -26,7 +25,7 @@ func TestRootBridgedPod(t *testing.T) {
 	for _, a := range []string{"192.0.2.50/24", "2001:db8::50/64"} {
 		pod.IP("addr add " + a + " dev eth0" + nodad(a))
 	}
-	// The bridge answers pods; here nothing does.
+	// In production the bridge answers pods' ARP; here nothing does.
 	pod.IP("neigh replace 192.0.2.1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
 	pod.IP("neigh replace 2001:db8::1 lladdr " + gatewayMAC + " dev eth0 nud permanent")
 	pings := func(wait string) (failed []string) {
@@ -83,7 +82,7 @@ func nodad(addr string) string {
 	return ""
 }
 
-// A route's own MTU is set, and restored after a change.
+// A route's own MTU is set, and restored after an external change.
 func TestRootMTU(t *testing.T) {
 	node, _ := fabric(t)
 	d := routes("10.0.2.0/24", "fd00:2::/64")

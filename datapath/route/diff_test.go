@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routes are those to dsts, each a prefix, with " via ADDRESS" behind it if it is direct.
+// routes are those to dsts, each a prefix, followed by " via ADDRESS" if it is direct.
 func routes(dsts ...string) Desired {
 	d := Desired{Link: "gw0", Transport: "eth0"}
 	for _, s := range dsts {
@@ -122,7 +122,7 @@ func TestWantedRefuses(t *testing.T) {
 	}
 }
 
-// The first five failures are reported, and the number of the others.
+// The first five failures are reported, and how many others there are.
 func TestFailures(t *testing.T) {
 	var f failures
 	f.add(netip.Prefix{}, nil)

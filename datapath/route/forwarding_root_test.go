@@ -55,7 +55,7 @@ func learn(t *testing.T, node, router *nstest.NS) {
 func learnFrom(t *testing.T, node, router *nstest.NS, ifName string) {
 	t.Helper()
 	nstest.Wait(t, time.Minute, "the node to learn a default route from the router", func() bool {
-		_ = router.Do(func() error { return advertise(ifName) }) // fails until it has its link-local address
+		_ = router.Do(func() error { return advertise(ifName) }) // fails until the router has its link-local address
 		return strings.Contains(node.IP("-6 route show default"), "proto ra")
 	})
 }
@@ -74,7 +74,7 @@ func TestRootForwardingKeepsTheDefaultRoute(t *testing.T) {
 		t.Errorf("the node has lost its default route: %q", got)
 	}
 	node.IP("-6 route flush default")
-	learn(t, node, router) // advertisements are still heeded
+	learn(t, node, router) // advertisements are still accepted
 	for _, f := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		if got := node.Exec("cat", "/proc/sys/net/"+f); got != "1\n" {
 			t.Errorf("%s is %q", f, got)
@@ -86,7 +86,7 @@ func TestRootForwardingKeepsTheDefaultRoute(t *testing.T) {
 	}
 }
 
-// What the kernel does by itself: without this the test above proves nothing.
+// The kernel's own behaviour: without it the test above proves nothing.
 func TestRootForwardingAloneLosesTheDefaultRoute(t *testing.T) {
 	node, _ := lan(t)
 	node.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
@@ -95,7 +95,7 @@ func TestRootForwardingAloneLosesTheDefaultRoute(t *testing.T) {
 	}
 }
 
-// Interfaces that don't heed advertisements must not begin to.
+// Interfaces that don't accept advertisements must not start to.
 func TestRootForwardingTouchesNoOtherInterface(t *testing.T) {
 	node, peer := nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "off", peer, "p0")
@@ -125,7 +125,7 @@ func later(t *testing.T, node, router *nstest.NS) (changes []string) {
 	return changes
 }
 
-// A NIC that comes later heeds advertisements, too, under whatever name, and a pod's interface does not.
+// A NIC that is added later accepts advertisements, too, whatever its name; a pod's interface does not.
 func TestRootForwardingKeepsALaterNIC(t *testing.T) {
 	ovstest.KernelOnly(t, noVLANs)
 	node, router := lan(t)
@@ -145,7 +145,7 @@ func TestRootForwardingKeepsALaterNIC(t *testing.T) {
 	}
 }
 
-// On a node that forwarded IPv6 before, a NIC that comes later is left as the kernel has made it.
+// On a node that forwarded IPv6 before, a NIC that is added later keeps the kernel's defaults.
 func TestRootForwardingOfARouter(t *testing.T) {
 	ovstest.KernelOnly(t, noVLANs)
 	node, router := lan(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// One route for many peers, and for the own range in their midst; none for the own range alone, nor for more than
-// was asked.
+// One route for many peers, also across the node's own range; none for the own range alone, and none that covers more
+// than was requested.
 func TestMerged(t *testing.T) {
 	prefixes := func(list string) (out []netip.Prefix) {
 		for s := range strings.FieldsSeq(list) {
@@ -51,8 +51,8 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// If another program has a route to what a merged one covers, or to a part of it, each peer has its own, also one that
-// shares with the own range alone.
+// If another program has a route to all or part of what a merged route covers, the merge is undone into one route per
+// peer, also for a peer that is merged with the own range alone.
 func TestUnmerged(t *testing.T) {
 	for _, c := range []struct{ peers, others, want string }{
 		{"10.0.0.0/24", "10.0.0.0/16", "10.0.0.0/23"},

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// fabric is a node whose gateway leads straight to one peer: a veth in place
-// of OVS, the far end with the virtual MAC and the address of a remote pod.
+// fabric is a node whose gateway leads straight to one peer: a veth in place of OVS, whose far end has the virtual MAC
+// and the address of a remote pod.
 func fabric(t *testing.T) (node, peer *nstest.NS) {
 	node, peer = nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "gw0", peer, "far")
@@ -68,9 +68,8 @@ func TestRootPacketsReachPeers(t *testing.T) {
 	}
 }
 
-// A direct route leads over the transport interface to the peer's own address, with the node's address there as
-// source, and needs no neighbour entry of Fairlead's. Changing from one path type to the other leaves nothing of the
-// first.
+// A direct route leads over the transport interface to the peer's own address, with the node's address there as source,
+// and needs no neighbour entry of Fairlead's. A change of the path type leaves nothing of the previous one.
 func TestRootDirectRoutes(t *testing.T) {
 	node, peer := fabric(t)
 	nstest.Veth(node, "eth0", peer, "e0")
@@ -164,7 +163,7 @@ func TestRootDrift(t *testing.T) {
 	}
 }
 
-// Routes of others are named and stay; all the rest is done.
+// Other programs' routes are reported and left alone; everything else is applied.
 func TestRootForeignRoutes(t *testing.T) {
 	node, peer := fabric(t)
 	nstest.Veth(node, "eth0", peer, "e0")
@@ -229,7 +228,7 @@ func TestRootBadInput(t *testing.T) {
 	if _, text := applyError(t.Context(), node, Desired{Link: "gw9"}); !strings.Contains(text, "gateway gw9") {
 		t.Errorf("a missing gateway: %q", text)
 	}
-	// One route that the kernel refuses does not keep the others from coming.
+	// One route that the kernel refuses does not block the others.
 	d := routes("10.0.2.0/24", "10.0.3.0/24")
 	d.Routes[0].Src = netip.MustParseAddr("10.99.0.1")
 	if c, text := applyError(t.Context(), node, d); c.Added != 1 || !strings.Contains(text, "adding 10.0.2.0/24") {
@@ -237,7 +236,7 @@ func TestRootBadInput(t *testing.T) {
 	}
 }
 
-// A route stays as long as the kernel refuses the one that was to take its place, of which it is a part.
+// A route stays as long as the kernel refuses the one that is to replace and cover it.
 func TestRootRefusedInPlaceOfAnother(t *testing.T) {
 	node, peer := fabric(t)
 	nstest.Veth(node, "eth0", peer, "e0")
@@ -245,7 +244,7 @@ func TestRootRefusedInPlaceOfAnother(t *testing.T) {
 	mustApply(t, node, routes("10.0.2.0/24", "10.0.7.0/24"))
 	d := routes("10.0.2.0/24", "10.0.3.0/24", "10.0.5.0/24")
 	for i := range d.Routes[:2] {
-		d.Routes[i].Src = netip.MustParseAddr("10.99.0.1") // which is nowhere
+		d.Routes[i].Src = netip.MustParseAddr("10.99.0.1") // not an address of the node
 	}
 	for range 2 {
 		if _, text := applyError(t.Context(), node, d); !strings.Contains(text, "adding 10.0.2.0/23") {

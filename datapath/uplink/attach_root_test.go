@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
-// There and back.
+// Attach and restore.
 func TestRootAttachAndRestore(t *testing.T) {
 	f := setup(t, simple)
 	before := f.state()
@@ -49,7 +49,8 @@ func TestRootAttachAndRestore(t *testing.T) {
 	same(t, "restored", before, f.state())
 }
 
-// neighboursStay: when ovs-vswitchd is back the host need not ask for its neighbours, which would take a second.
+// neighboursStay checks that the host need not resolve its neighbours again when ovs-vswitchd is back, which would take
+// a second.
 func (f *fixture) neighboursStay() {
 	f.t.Helper()
 	f.ovs.Vswitchd.Kill()
@@ -62,8 +63,8 @@ func (f *fixture) neighboursStay() {
 	f.reached()
 }
 
-// The check is repeated until it succeeds, and a process that is stopped before leaves the attach to the next.
-func TestRootCheckIsAskedAgain(t *testing.T) {
+// The check is retried until it succeeds, and a process that is stopped before then leaves the attach to the next one.
+func TestRootCheckIsRetried(t *testing.T) {
 	f := setup(t, simple)
 	u, p := f.open(), f.plan()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -87,7 +88,7 @@ func TestRootCheckIsAskedAgain(t *testing.T) {
 	}
 }
 
-// Each attach without an answer from the network is counted, and postpones the next one.
+// Each attach after which the network does not answer is counted, and postpones the next one.
 func TestRootTriesAreCounted(t *testing.T) {
 	f := setup(t, simple)
 	u, p := f.open(), f.plan()
@@ -103,7 +104,7 @@ func TestRootTriesAreCounted(t *testing.T) {
 	}
 }
 
-// The journal is ahead of what is done: it names each step before that begins, and the way that it leads.
+// The journal is written ahead: it names each step before the step begins, and its direction.
 func TestRootJournalIsAhead(t *testing.T) {
 	f := setup(t, simple)
 	u, way, done := f.open(), Attaching, 0
@@ -128,12 +129,12 @@ func TestRootJournalIsAhead(t *testing.T) {
 	f.node.Must(func() error { return u.Attach(context.Background(), f.plan()) })
 	way = Restoring
 	f.node.Must(func() error { return u.Restore(context.Background(), "a test says so") })
-	if least := 2 * (len(facts(api.UplinkBridge)) - 4); done < least { // verify, nic, mute and port may have nothing to do
+	if least := 2 * (len(facts(api.UplinkBridge)) - 4); done < least { // verify, nic, mute and port may be no-ops
 		t.Errorf("%d steps were seen, want %d", done, least)
 	}
 }
 
-// What the journal has of another boot is void: the NIC keeps what this boot gave it, and that is what moves next.
+// A journal of another boot is void: the NIC keeps its configuration of this boot, and that is what moves next.
 func TestRootOtherBoot(t *testing.T) {
 	f := setup(t, simple)
 	f.nextAgent()
@@ -154,8 +155,8 @@ func TestRootOtherBoot(t *testing.T) {
 	f.sameSoon(f.before, "restored")
 }
 
-// An ovsdb-server that hangs or is dead while ovs-vswitchd runs leaves the node reached, and what could not be done is
-// said and done later.
+// If ovsdb-server hangs or is dead while ovs-vswitchd runs, the node stays reachable, and what could not be done is
+// reported and done later.
 func TestRootNoServer(t *testing.T) {
 	f := setup(t, simple)
 	before := f.state()
@@ -187,7 +188,7 @@ func TestRootNoServer(t *testing.T) {
 	f.sameSoon(before, "restored")
 }
 
-// One process at a time: another waits, and sees what the one before has done.
+// One process at a time: another one waits, and sees what the previous one has done.
 func TestRootOneAtATime(t *testing.T) {
 	f := setup(t, simple)
 	u, other := f.open(), f.open()
@@ -209,8 +210,8 @@ func TestRootOneAtATime(t *testing.T) {
 	same(t, "restored by a process that was there before", before, f.state())
 }
 
-// External changes to an attached uplink are reverted; the NIC's MTU is followed.
-func TestRootMend(t *testing.T) {
+// External changes to an attached uplink are reverted; changes of the NIC's MTU are followed.
+func TestRootExternalChanges(t *testing.T) {
 	f := setup(t, rich)
 	f.nextAgent()
 	f.attached = f.state()
@@ -225,7 +226,7 @@ func TestRootMend(t *testing.T) {
 		f.node.Must(func() error { _, err := u.Repair(context.Background()); return err })
 		f.reached()
 		if strings.Contains(change, "flush") || strings.Contains(change, "down") {
-			continue // with the addresses go those that expire, which only a router brings back
+			continue // this also deletes addresses with a lifetime, which only a router recreates
 		}
 		f.sameButExpiring(f.attached, change)
 	}
@@ -237,8 +238,8 @@ func TestRootMend(t *testing.T) {
 	}
 }
 
-// What somebody adds to br-uplink is on the NIC after the restoration, beside what that had.
-func TestRootAddedComesBack(t *testing.T) {
+// What was added to br-uplink externally is on the NIC after the restore, besides what the NIC had.
+func TestRootAdditionsAreRestored(t *testing.T) {
 	f := setup(t, simple)
 	f.nextAgent()
 	f.node.IP("addr add 192.0.2.88/24 dev " + BridgeName)
@@ -257,7 +258,7 @@ func TestRootAddedComesBack(t *testing.T) {
 }
 
 // A route to the pods of another node moves with the NIC's addresses, and is not restored: another package removes it
-// when that node is gone.
+// when that node is deleted.
 func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
 	f := setup(t, rich)
 	route := func() string { return strings.TrimSpace(f.node.IP("route show 10.88.1.0/24")) }
@@ -286,7 +287,7 @@ func TestRootFairleadsRoutesAreNotKept(t *testing.T) {
 	}
 }
 
-// sameButExpiring compares what has no lifetime.
+// sameButExpiring compares everything without a lifetime.
 func (f *fixture) sameButExpiring(want netstate.Node, what string) {
 	f.t.Helper()
 	permanent := func(n netstate.Node) netstate.Node {
@@ -298,7 +299,7 @@ func (f *fixture) sameButExpiring(want netstate.Node, what string) {
 	same(f.t, what, permanent(want), permanent(f.state()))
 }
 
-// Whatever a NIC can have moves to br-uplink and back.
+// Everything that a NIC can have moves to br-uplink and back.
 func TestRootEverythingMoves(t *testing.T) {
 	f := setup(t, rich)
 	f.node.Exec("sysctl", "-q", "-w", "net.ipv4.conf.eth0.rp_filter=2", "net.ipv4.neigh.eth0.gc_stale_time=99",
@@ -321,8 +322,8 @@ func TestRootEverythingMoves(t *testing.T) {
 	same(t, "restored", before, f.state())
 }
 
-// movedAll checks that br-uplink has what the NIC had before, and nothing else. Its addresses make no routes and are
-// not asked for, labels of people's own stay, and it keeps its neighbours without a carrier.
+// movedAll checks that br-uplink has what the NIC had before, and nothing else. Its addresses create no routes and no
+// duplicate address detection, user-defined labels stay, and it keeps its neighbours without a carrier.
 func (f *fixture) movedAll(before netstate.Node) {
 	f.t.Helper()
 	names := regexp.MustCompile(`\b(eth0|br-uplink)\b`)
@@ -347,7 +348,7 @@ func (f *fixture) movedAll(before netstate.Node) {
 		netstate.Node{Lines: on(now, BridgeName), At: now.At})
 }
 
-// rich is one of everything.
+// rich has one of everything.
 const rich = simple + `
 link property add dev eth0 altname enp1s0-an-alternative-name
 link add eth1 address 02:00:00:00:01:21 type veth peer name far1 address 02:00:00:00:01:01
@@ -377,7 +378,7 @@ neigh add 192.0.2.99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent
 neigh add proxy 192.0.2.98 dev eth0
 -6 neigh add fd00::99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent`
 
-// steady is what of rich does not expire: what expires is lost with its interface, and recreated by its origin.
+// steady is rich without what expires, which is lost with its interface and recreated by its origin.
 func steady() string {
 	return regexp.MustCompile(`\n.* (expires|valid_lft) .*`).ReplaceAllString(rich, "")
 }

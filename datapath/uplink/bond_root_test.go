@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// stacked has the NIC eth0 be made of the lab's veth, now m0, by lines for ip(8); far0 likewise of o0. With two of them
-// there are m1 and o1 as well.
+// stacked makes the NIC eth0 from the lab's veth, now m0, by lines for ip(8); far0 likewise from o0. With two there are
+// also m1 and o1.
 type stacked struct {
 	name, nic, far string
 	two            bool
@@ -38,7 +38,7 @@ func stacks() []stacked {
 	}
 }
 
-// stack makes what s says of a node that has nothing on its NIC.
+// stack applies s to a node that has nothing on its NIC.
 func (f *fixture) stack(s stacked) {
 	f.t.Helper()
 	f.node.IP("link set eth0 down")
@@ -63,13 +63,13 @@ func (f *fixture) stack(s stacked) {
 	}
 }
 
-// A bond and a VLAN interface are attached and restored like a NIC, in both modes, and a bond changes to its other
+// A bond and a VLAN interface are attached and restored like a NIC, in both modes, and a bond fails over to its other
 // member meanwhile.
 func TestRootBondsAndVLANs(t *testing.T) {
 	ovstest.KernelOnly(t, "only the kernel in which that is tested is sure to have bonds and VLAN interfaces")
 	for _, s := range stacks() {
 		t.Run(s.name, func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := setupSteer(t, "")
 			f.stack(s)
 			f.addPod()
@@ -104,7 +104,7 @@ func (f *fixture) podReached() {
 	}
 }
 
-// failsOver takes the link of each member in turn, under streams.
+// failsOver takes each member's link down in turn, under traffic.
 func (f *fixture) failsOver(s stacked) {
 	f.t.Helper()
 	for i := range 2 {
@@ -118,14 +118,14 @@ func (f *fixture) failsOver(s stacked) {
 			f.reached()
 			f.podReached()
 		})
-		for _, r := range reports { // how long is up to the bond: LACP agrees on its links within seconds
+		for _, r := range reports { // the duration depends on the bond: LACP converges within seconds
 			f.t.Logf("GAP %-6s %-6s %-48s %s", f.datapath, f.mode, s.name+": a member's link down and up", r)
 		}
 	}
 }
 
-// usesMember waits until the bond uses m0 or m1 again or no longer, and both ends agree on what is used: before that, a
-// frame may take a link on which LACP has the other end not receive yet.
+// usesMember waits until the bond uses m0 or m1 again, or no longer, and both ends agree on that: before, a frame may
+// be sent over a link on which LACP does not let the other end receive yet.
 func (f *fixture) usesMember(i int, want bool) {
 	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, fmt.Sprintf("the bond to use m%d: %t", i, want), func() bool {
@@ -138,8 +138,8 @@ func (f *fixture) usesMember(i int, want bool) {
 	})
 }
 
-// uses says whether a link of the bond is up and, where LACP is spoken, whether both ends send and receive there: a
-// state of 63 is all of IEEE 802.1AX 6.4.2.3 but Defaulted and Expired. What is no bond uses what has a carrier.
+// uses reports whether a link of the bond is up and, with LACP, whether both ends send and receive there: state 63 has
+// every bit of IEEE 802.1AX 6.4.2.3 but Defaulted and Expired. An interface that is no bond uses what has a carrier.
 func (f *fixture) uses(end *nstest.NS, bond, member string) (is bool) {
 	f.t.Helper()
 	end.Must(func() error {

@@ -27,7 +27,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// childEnv has the test binary be one process that attaches or restores, and may kill itself.
+// childEnv makes the test binary a single process that attaches or restores, and may kill itself.
 const childEnv = "FAIRLEAD_UPLINK_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -37,12 +37,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// order is what the child has to do.
+// order is what the child is to do.
 type order struct {
 	Op      string // attach, roll back, restore, yield or rebuild
 	Journal string
 	Plan    Plan
-	// KillAfter is how many journals and steps it lives; 0: to its end.
+	// KillAfter is after how many journal writes and steps it is killed; 0: never.
 	KillAfter int
 }
 
@@ -61,10 +61,10 @@ func child(text string) int {
 	count, begun := 0, o.Op != "roll back"
 	u.after = func(what string) {
 		if begun = begun || what == "journal roll back"; !begun {
-			return // these are the points of an attach
+			return // these are points of the attach
 		}
-		// To be killed before a step is the same as after the one before: only the journal says which was begun, and
-		// nothing reads that.
+		// A kill before a step is the same as one after the previous step: only the journal records which step has
+		// begun, and nothing reads that.
 		if step, ok := strings.CutPrefix(what, "journal "); ok && step != stepVerify && slices.Contains(allSteps(), step) {
 			return
 		}
@@ -104,7 +104,8 @@ func allSteps() (names []string) {
 	return names
 }
 
-// run runs the child in the node's namespace. It returns after what it was killed, empty if it came to its end.
+// run runs the child in the node's namespace. It returns the point after which the child was killed, empty if it
+// completed.
 func (f *fixture) run(op string, killAfter int) string {
 	f.t.Helper()
 	cmd := f.command(op, killAfter)
@@ -121,7 +122,7 @@ func (f *fixture) run(op string, killAfter int) string {
 	return ""
 }
 
-// command is the child; nsenter is replaced by it.
+// command is the child; nsenter execs it.
 func (f *fixture) command(op string, killAfter int) *exec.Cmd {
 	f.t.Helper()
 	text, err := json.Marshal(order{op, f.journal, f.plan(), killAfter})
@@ -133,7 +134,7 @@ func (f *fixture) command(op string, killAfter int) *exec.Cmd {
 	return cmd
 }
 
-// recovery is what happens after the kill, and what the node is to be like then.
+// recovery is what happens after the kill, and the expected phase of the node then.
 type recovery struct {
 	name string
 	do   func(f *fixture)
@@ -170,7 +171,7 @@ func (f *fixture) restoreWithoutOVS() {
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
 
-// reboot keeps journal and database, and recreates everything else. Open vSwitch starts first, and no agent.
+// reboot keeps journal and database, and recreates everything else. Open vSwitch starts first, without an agent.
 func (f *fixture) reboot() {
 	f.t.Helper()
 	f.ovs.Vswitchd.Kill()
@@ -201,14 +202,14 @@ func (f *fixture) bootScript() {
 	}
 }
 
-// bootJournal has the journal on disk be of another boot. What is in memory is gone with that.
+// bootJournal rewrites the journal on disk as one of another boot, and deletes the copy in memory, as a reboot does.
 func (f *fixture) bootJournal(old, now string) {
 	f.t.Helper()
 	if err := os.RemoveAll(journal.InMemory(f.journal)); err != nil {
 		f.t.Fatal(err)
 	}
 	text, err := os.ReadFile(f.journal)
-	if err != nil { // there is none
+	if err != nil { // no journal
 		return
 	}
 	j, err := journal.Parse(text)
@@ -228,7 +229,7 @@ func (f *fixture) bootJournal(old, now string) {
 	}
 }
 
-// bootRows has the rows in a database, which has a checksum over each record, be of another boot.
+// bootRows rewrites the rows in a database, whose records have checksums, as those of another boot.
 func (f *fixture) bootRows(file, now string) {
 	f.t.Helper()
 	where := `[["external_ids","includes",["map",[["fairlead","uplink"]]]]]`
@@ -239,14 +240,14 @@ func (f *fixture) bootRows(file, now string) {
 	}
 }
 
-// After a SIGKILL behind any step of attach, roll-back and restore the node is found again, with all that it had.
+// After a SIGKILL behind any step of attach, roll-back and restore the node recovers, with all that it had.
 func TestRootDeathAtEveryStep(t *testing.T) {
 	deathAtEveryStep(t, func(t *testing.T, config string) *fixture { return setup(t, config, noDAD()...) })
 }
 
 // deathAtEveryStep has a node for each operation and recovery. In a guest each operation has one node, which recovers
-// without Open vSwitch at every point, since what that takes out of the kernel is the datapath's, and in the two other
-// ways at every third; nothing there has a lifetime, which a reboot restarts.
+// without Open vSwitch at every point, because what that removes from the kernel depends on the datapath, and in the
+// two other ways at every third point; nothing there has a lifetime, which a reboot would restart.
 func deathAtEveryStep(t *testing.T, setup func(t *testing.T, config string) *fixture) {
 	ways := recoveries()
 	inGuest := func(n int) []recovery {
@@ -262,21 +263,21 @@ func deathAtEveryStep(t *testing.T, setup func(t *testing.T, config string) *fix
 		}
 		for _, r := range ways {
 			t.Run(op+"/"+r.name, func(t *testing.T) {
-				t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+				t.Parallel() // mostly waits for Open vSwitch and the kernel
 				setup(t, rich).killAtEveryStep(op, always(r))
 			})
 		}
 	}
 }
 
-// someSteps reports whether not all is tried that can happen behind every step: in a guest each try takes a second of a
-// processor. A long run has all.
+// someSteps reports whether only some recoveries are tried after each step: in a guest each try takes a second of CPU
+// time. A long run tries all of them.
 func someSteps(t *testing.T) bool {
 	return ovstest.UnderTest(t) == ovstest.System && os.Getenv("FAIRLEAD_TEST_LONG") == ""
 }
 
-// What recreates br-uplink does so in two transactions. After a SIGKILL between them, or at any step of the second one,
-// the next agent does the rest.
+// br-uplink is recreated in two transactions. After a SIGKILL between them, or at any step of the second one, the next
+// agent completes the work.
 func TestRootDeathWhileRebuilding(t *testing.T) {
 	t.Parallel()
 	setup(t, simple, noDAD()...).killAtEveryStep("rebuild", always(recoveries()[0]))
@@ -287,8 +288,8 @@ func always(r recovery) func(point int) []recovery {
 	return func(int) []recovery { return []recovery{r} }
 }
 
-// atSome is always, in a guest at every third point. It is for what takes the steps of a restore, behind each of which
-// TestRootDeathAtEveryStep kills there as well.
+// atSome is always, but in a guest only at every third point. It is for operations with the steps of a restore, after
+// each of which TestRootDeathAtEveryStep kills as well.
 func atSome(t *testing.T, r recovery) func(point int) []recovery {
 	if !someSteps(t) {
 		return always(r)
@@ -301,7 +302,7 @@ func atSome(t *testing.T, r recovery) func(point int) []recovery {
 	}
 }
 
-// killAtEveryStep kills op at each of its points, counted from 1, and recovers in the ways that at says.
+// killAtEveryStep kills op at each of its points, counted from 1, and recovers in the ways that at returns.
 func (f *fixture) killAtEveryStep(op string, at func(point int) []recovery) {
 	f.before = f.state()
 	f.nextAgent()
@@ -357,10 +358,10 @@ func (f *fixture) runFor(op string, d time.Duration) {
 		f.t.Fatal(err)
 	}
 	time.AfterFunc(d, func() { _ = cmd.Process.Kill() })
-	_ = cmd.Wait() // it may have come to its end before
+	_ = cmd.Wait() // it may have completed before
 }
 
-// goTo brings the node to where op begins.
+// goTo brings the node to the state in which op begins.
 func (f *fixture) goTo(op string) {
 	f.t.Helper()
 	if op == "restore" || op == "yield" || op == "rebuild" {
@@ -373,7 +374,7 @@ func (f *fixture) goTo(op string) {
 	}
 }
 
-// refresh sets lifetimes to what they should have left: each move takes up to a second from them, and there are many.
+// refresh sets lifetimes to what should be left of them: each move costs them up to a second, and there are many.
 func (f *fixture) refresh(dev string) {
 	f.t.Helper()
 	if !strings.Contains(f.config, "expires") {
@@ -389,7 +390,7 @@ func (f *fixture) refresh(dev string) {
 `, dev, f.left("to fd01:: .*expires"), f.left("to fd00:1:: .*expires"), flags, f.left("valid"), f.left("preferred")))
 }
 
-// left is how many seconds are left of a lifetime that the node had before.
+// left is how many seconds should be left of a lifetime that the node had before.
 func (f *fixture) left(what string) string {
 	f.t.Helper()
 	m := regexp.MustCompile(what + `=(\d+)s`).FindStringSubmatch(strings.Join(f.before.Lines, "\n"))
@@ -413,7 +414,7 @@ func (f *fixture) checkAfter(end Phase, what string) {
 	f.sameSoon(want, what)
 }
 
-// sameSoon gives Open vSwitch and the kernel time for what they do in their own.
+// sameSoon waits for what Open vSwitch and the kernel do asynchronously.
 func (f *fixture) sameSoon(want netstate.Node, what string) {
 	f.t.Helper()
 	var d []string

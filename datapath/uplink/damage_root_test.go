@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// damages are what happens to a journal's text. nil: the file is gone.
+// damages are changes of a journal's text. nil: the file is gone.
 func damages() map[string]func(text []byte) []byte {
 	replace := func(old, now string) func([]byte) []byte {
 		return func(text []byte) []byte { return bytes.Replace(text, []byte(old), []byte(now), 1) }
@@ -51,7 +51,7 @@ func damages() map[string]func(text []byte) []byte {
 	}
 }
 
-// damage damages the journal on disk, and its copy in memory, or removes that.
+// damage damages the journal on disk; with both, it also removes the copy in memory.
 func (f *fixture) damage(how func([]byte) []byte, both bool) {
 	f.t.Helper()
 	text, err := os.ReadFile(f.journal)
@@ -69,15 +69,15 @@ func (f *fixture) damage(how func([]byte) []byte, both bool) {
 	}
 }
 
-// With a journal that is damaged, missing, or of a newer program the node gets all that it had back, by a restore, a
-// yield, and the next agent, whether or not there is the copy in memory.
+// With a journal that is damaged, missing, or written by a newer version, the node gets back all that it had, by a
+// restore, a yield, and the next agent, with or without the copy in memory.
 func TestRootDamagedJournal(t *testing.T) {
 	for name, how := range damages() {
 		if ovstest.UnderTest(t) == ovstest.System && name != "gone" && name != "truncated in the addresses" {
-			continue // what can be read is no matter of the datapath; what is found without it is
+			continue // reading does not depend on the datapath; recovery without the journal does
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := setupSteer(t, simple)
 			f.before = f.state()
 			for _, f.mode = range []string{api.UplinkBridge, api.UplinkSteer} {
@@ -94,7 +94,7 @@ func (f *fixture) damages(name string, how func([]byte) []byte) {
 	for _, both := range []bool{false, true} {
 		for _, event := range damageEvents() {
 			if !both && event.name != "the next agent" {
-				continue // the copy is whole: TestRootDiskFaults has the events
+				continue // the copy is intact: TestRootDiskFaults covers the events
 			}
 			if event.name == "yield" && f.mode == api.UplinkSteer {
 				continue // the host has its NIC
@@ -110,7 +110,7 @@ func (f *fixture) damages(name string, how func([]byte) []byte) {
 	f.must(f.restore())
 }
 
-// steersOnly checks that programs of mode steer are there when they are wanted.
+// steersOnly checks that programs of mode steer are present only when desired.
 func (f *fixture) steersOnly(end Phase) {
 	f.t.Helper()
 	if s := f.status(); s.Phase != end || s.Next != "" || end == Attached && s.Mode != f.mode {
@@ -121,13 +121,13 @@ func (f *fixture) steersOnly(end Phase) {
 	}
 }
 
-// A process that was killed at any step of mode steer, and whose journal is gone or cannot be read, leaves nothing that
-// the next restore, or the next agent, does not find.
+// A process that was killed at any step of mode steer, and whose journal is gone or unreadable, leaves nothing that the
+// next restore, or the next agent, does not find.
 func TestRootSteerDamagedJournalAtEveryStep(t *testing.T) {
 	ovstest.UserspaceOnly(t, "what is found without the journal is tried there by TestRootDamagedJournal")
 	for i, op := range []string{"attach", "roll back", "restore"} {
 		t.Run(op, func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := setupSteer(t, simple)
 			f.before = f.state()
 			f.nextAgent()

@@ -20,12 +20,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// diskFault is what happens to the file system of the journal.
+// diskFault is a fault of the journal's file system.
 type diskFault struct {
 	name     string
 	do, heal func(f *fixture)
-	loses    bool   // the journal is gone from it
-	says     string // what the status has of it; empty: it takes another journal
+	loses    bool   // the journal is lost
+	says     string // what the status reports; empty: the disk takes another journal
 }
 
 func diskFaults(t *testing.T) []diskFault {
@@ -43,7 +43,7 @@ func diskFaults(t *testing.T) []diskFault {
 			heal: func(f *fixture) { f.remount(0) }},
 		{name: "emptied", do: func(f *fixture) { os.Remove(f.journal) }, heal: func(*fixture) {}, loses: true},
 		{name: "gone", says: "not a directory", do: func(f *fixture) {
-			// Nor can a directory be made there.
+			// Not even a directory can be created there.
 			f.must(unix.Unmount(dir(f), unix.MNT_DETACH), os.Remove(dir(f)), os.WriteFile(dir(f), nil, 0o600))
 		}, heal: func(f *fixture) {
 			f.must(os.Remove(dir(f)), os.Mkdir(dir(f), 0o755), unix.Mount("none", dir(f), "tmpfs", 0, "size=64k"))
@@ -64,9 +64,9 @@ func diskFaults(t *testing.T) []diskFault {
 	return faults
 }
 
-// failDisk has the journal be on a disk that takes nothing from now on: what is to be written stays in memory until
-// fsync says EIO. unreadable: it gives nothing either. The disk is mounted over the one that was there, which keeps the
-// journal as it is now, or loses it.
+// failDisk puts the journal on a disk that writes nothing from now on: writes stay in memory until fsync returns EIO.
+// unreadable: reads fail, too. The disk is mounted over the previous one, and keeps the journal as it is now, or loses
+// it.
 func (f *fixture) failDisk(unreadable, lost bool) {
 	f.t.Helper()
 	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
@@ -76,7 +76,7 @@ func (f *fixture) failDisk(unreadable, lost bool) {
 	fd, err := unix.MemfdCreate("disk", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	f.must(err)
 	disk := os.NewFile(uintptr(fd), "disk")
-	defer disk.Close() // the mount keeps it
+	defer disk.Close() // the mount keeps it open
 	f.must(disk.Truncate(1 << 20))
 	if lost {
 		f.must(os.Remove(f.journal))
@@ -93,7 +93,7 @@ func (f *fixture) failDisk(unreadable, lost bool) {
 	defer d.Close()
 	f.must(unix.Syncfs(int(d.Fd())))
 	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err == nil && unreadable {
-		err = unix.IoctlSetPointerInt(int(d.Fd()), shutdown, 1) // without writing what is in memory
+		err = unix.IoctlSetPointerInt(int(d.Fd()), shutdown, 1) // without flushing
 	}
 	f.must(err)
 	_, read := os.ReadFile(f.journal)
@@ -110,7 +110,7 @@ func (f *fixture) must(errs ...error) {
 	}
 }
 
-// ownDisk has the journal lie on a file system of its own.
+// ownDisk puts the journal on a file system of its own.
 func (f *fixture) ownDisk() {
 	f.t.Helper()
 	dir := filepath.Join(filepath.Dir(f.journal), "state")
@@ -121,7 +121,7 @@ func (f *fixture) ownDisk() {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() {
-		for unix.Unmount(dir, unix.MNT_DETACH) == nil { // a failed disk lies over it
+		for unix.Unmount(dir, unix.MNT_DETACH) == nil { // a failed disk is mounted over it
 		}
 	})
 	f.journal = filepath.Join(dir, "uplink.json")
@@ -134,11 +134,11 @@ func (f *fixture) remount(flags uintptr) {
 	}
 }
 
-// diskEvent is what happens to the node then.
+// diskEvent is what happens to the node after the fault.
 type diskEvent struct {
 	name string
 	do   func(f *fixture, fault diskFault)
-	back bool // the host has its NIC then
+	back bool // the host has its NIC afterwards
 }
 
 func (f *fixture) diskEvents() []diskEvent {
@@ -165,7 +165,7 @@ func (f *fixture) diskEvents() []diskEvent {
 			f.ovs.Vswitchd.Start()
 		})},
 		{name: "reboot", do: func(f *fixture, fault diskFault) {
-			if !fault.loses { // for the test to change the boot in the journal
+			if !fault.loses { // so that the test can change the boot in the journal
 				fault.heal(f)
 			}
 			f.reboot()
@@ -186,7 +186,7 @@ func (f *fixture) diskEvents() []diskEvent {
 	}
 }
 
-// agentOnThatDisk is the next agent, which may find that the disk takes no journal.
+// agentOnThatDisk is the next agent, which may find that the disk refuses a journal.
 func (f *fixture) agentOnThatDisk() {
 	f.t.Helper()
 	if err := f.attach(); err != nil && !errors.As(err, new(*journal.Error)) {
@@ -194,22 +194,23 @@ func (f *fixture) agentOnThatDisk() {
 	}
 }
 
-// diskWay is what is killed at each of its steps. sick: the disk has the fault before it begins, else from the kill on.
+// diskWay is an operation that is killed at each of its steps. sick: the disk has the fault before it begins, otherwise
+// from the kill on.
 type diskWay struct {
 	op   string // of order, or "attached": nothing is killed
 	sick bool
 }
 
-// Whatever happens to the disk at whichever step of attach, roll-back, restore and yield, and to the node then: the
-// node has its network, and all that it had. The status names a fault that is still there. Without FAIRLEAD_TEST_LONG
-// each step meets one fault and one event, and an attached uplink all of them.
+// Whatever happens to the disk at any step of attach, roll-back, restore and yield, and to the node afterwards: the
+// node has its network, and all that it had. The status names a fault that persists. Without FAIRLEAD_TEST_LONG each
+// step meets one fault and one event, and an attached uplink all of them.
 func TestRootDiskFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
 	diskFaultsIn(t, []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
 		{"restore", true}, {"yield", false}, {"yield", true}}, func(t *testing.T) *fixture { return setup(t, steady(), noDAD()...) })
 }
 
-// The same in mode steer, where an uplink that is attached meets each fault and each event, and does not yield.
+// The same in mode steer, where an attached uplink meets each fault and each event, and does not yield.
 func TestRootSteerDiskFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
 	diskFaultsIn(t, []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
@@ -220,7 +221,7 @@ func diskFaultsIn(t *testing.T, ways []diskWay, set func(*testing.T) *fixture) {
 	faults := diskFaults(t)
 	for i, way := range ways {
 		t.Run(fmt.Sprintf("%s,sick=%t", way.op, way.sick), func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := set(t)
 			f.ownDisk()
 			f.before = f.state()
@@ -231,8 +232,8 @@ func diskFaultsIn(t *testing.T, ways []diskWay, set func(*testing.T) *fixture) {
 	}
 }
 
-// diskFaultsAt tries faults and events at each point of a way. shift is where it begins in the list of both: their
-// numbers, 7 and 8, have no common factor, so that in all ways together each fault meets nearly each event.
+// diskFaultsAt tries faults and events at each point of a way. shift is where it starts in both lists: their lengths, 7
+// and 8, have no common factor, so that over all ways each fault meets nearly each event.
 func (f *fixture) diskFaultsAt(way diskWay, faults []diskFault, shift int) {
 	events := f.diskEvents()
 	attached, long := way.op == "attached", os.Getenv("FAIRLEAD_TEST_LONG") != ""
@@ -335,12 +336,12 @@ func (f *fixture) yields() {
 	})
 }
 
-// exitCleanup has ovs-vswitchd end so that it takes its interfaces along, and starts another.
+// exitCleanup makes ovs-vswitchd exit and remove its interfaces, and starts another one.
 func (f *fixture) exitCleanup() {
 	f.t.Helper()
 	f.ovs.Appctl("exit", "--cleanup")
 	f.waitNoBridge()
-	f.ovs.Vswitchd.Kill() // it ends by itself; this waits until it has
+	f.ovs.Vswitchd.Kill() // exits on its own; this waits for it
 	f.ovs.Vswitchd.Start()
 }
 

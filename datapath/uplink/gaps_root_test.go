@@ -17,33 +17,33 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// What the host and the outside lose of each other's packets while the NIC moves. "make bench-uplink" prints medians
-// of 10 rounds; without that it is one round. What the deaths of agent and Open vSwitch cost is measured with a real
-// agent, in test/crash.
+// Packets lost between the host and the outside while the NIC moves. "make bench-uplink" prints medians of 10 rounds;
+// without it there is one round. What crashes of agent and Open vSwitch cost is measured with a real agent, in
+// test/crash.
 func TestRootGaps(t *testing.T) {
 	rounds := 1
 	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {
 		rounds = n
 	}
 	f := setupSteer(t, simple)
-	f.reached() // and neighbours are known
+	f.reached() // resolves the neighbours
 	f.gaps(api.UplinkBridge, rounds, f.elsewhere())
-	// In mode steer the host's packets wait for no process: the machine is no excuse, and there are no controls.
+	// In mode steer the host's packets wait for no process, so a busy machine is no excuse, and there are no controls.
 	f.gaps(api.UplinkSteer, rounds, nil)
 }
 
-// path is that of a stream.
+// path is the path of a stream.
 type path struct {
 	from, to         *nstest.NS
 	fromAddr, toAddr string
 }
 
-// between are the paths of host and outside.
+// between are the paths between host and outside.
 func (f *fixture) between() []path {
 	return []path{{f.node, f.outside, hostIP, outIP}, {f.outside, f.node, outIP6, hostIP6}}
 }
 
-// elsewhere are the controls: two hosts at another bridge of the same Open vSwitch, which no event touches.
+// elsewhere are the controls: two hosts on another bridge of the same Open vSwitch, which no event affects.
 func (f *fixture) elsewhere() []path {
 	f.t.Helper()
 	const bridge, one, two = "br-control", "198.51.100.1", "198.51.100.2"
@@ -65,7 +65,7 @@ func (f *fixture) elsewhere() []path {
 	return []path{{hosts[0], hosts[1], one, two}, {hosts[1], hosts[0], two, one}}
 }
 
-// move is what happens to the NIC. It may cost so many packets of a stream while it lasts, and none after it.
+// move is an event on the NIC. A stream may lose up to allowed packets during it, and none after it.
 type move struct {
 	name    string
 	do      func()
@@ -73,7 +73,7 @@ type move struct {
 	seen    probe.Rounds
 }
 
-// lost are the most packets that a stream has lost, and whether one was lost after that time.
+// lost returns the maximum that a stream has lost, and whether a packet was lost after end.
 func lost(reports []probe.Report, end time.Time) (most int, after bool) {
 	for _, r := range reports {
 		most, after = max(most, r.Lost), after || r.LastLost.After(end)
@@ -90,7 +90,8 @@ func (f *fixture) gaps(mode string, rounds int, controls []path) {
 			}
 		}}}
 	if f.mode == api.UplinkBridge && f.datapath == ovstest.System {
-		// What comes between the kernel's attach and ovs-vswitchd's: 0.2 s of work of this one processor would be too much.
+		// The time between the kernel's attach and ovs-vswitchd's: more than 0.2 s of work on this single CPU would be
+		// too much.
 		moves[1].allowed = 100
 	}
 	for range rounds {
@@ -102,11 +103,11 @@ func (f *fixture) gaps(mode string, rounds int, controls []path) {
 	}
 }
 
-// tries is how often the NIC is moved because the controls were not well either: no try of these says anything.
+// tries limits how often the NIC is moved again because the controls lost packets, too: such a try proves nothing.
 const tries = 8
 
-// round moves the NIC once, to and fro. It is to be repeated if packets were lost that the controls excuse. If these do
-// not, or at the last try, it is an error.
+// round moves the NIC once, there and back. It is to be repeated if the controls excuse lost packets. Without that
+// excuse, or at the last try, lost packets are an error.
 func (f *fixture) round(moves []*move, try int, controls []path) (again bool) {
 	f.t.Helper()
 	between := f.between()
@@ -126,7 +127,7 @@ func (f *fixture) round(moves []*move, try int, controls []path) (again bool) {
 	return again
 }
 
-// measure sends every 2 ms on all paths while do runs, and until half a second after its end.
+// measure sends every 2 ms on all paths while do runs, and for half a second after it.
 func (f *fixture) measure(paths []path, do func()) (reports []probe.Report, end time.Time) {
 	f.t.Helper()
 	var streams []*probe.Stream
@@ -144,13 +145,13 @@ func (f *fixture) measure(paths []path, do func()) (reports []probe.Report, end 
 		}
 		streams = append(streams, s)
 	}
-	time.Sleep(200 * time.Millisecond) // of the streams, before
+	time.Sleep(200 * time.Millisecond) // of the streams, before the event
 	do()
 	end = time.Now()
 	time.Sleep(500 * time.Millisecond) // and after
 	reports = make([]probe.Report, len(streams))
 	var stops sync.WaitGroup
-	for i, s := range streams { // at once: each waits for late answers
+	for i, s := range streams { // in parallel: each waits for late replies
 		stops.Go(func() { reports[i] = s.Stop() })
 	}
 	stops.Wait()

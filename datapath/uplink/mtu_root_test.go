@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// An interface whose MTU is below 1280 has no IPv6. The host's IPv4 configuration is on br-uplink nevertheless, and on
-// the NIC after a restore; IPv6 returns with the MTU.
+// An interface with an MTU below 1280 has no IPv6. The host's IPv4 configuration is still on br-uplink, and on the NIC
+// after a restore; IPv6 returns with the MTU.
 func TestRootSmallMTU(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple+"\n-6 neigh add fd00::5 lladdr 02:00:00:00:00:55 dev eth0 nud permanent", noDAD()...)
@@ -50,7 +50,7 @@ func TestRootSmallMTU(t *testing.T) {
 	}
 }
 
-// repairs has the agent repair, which succeeds soon: Open vSwitch sets MTUs asynchronously.
+// repairs retries the agent's repair, which succeeds soon: Open vSwitch sets MTUs asynchronously.
 func (f *fixture) repairs() {
 	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, "the uplink is as it should be", func() bool {
@@ -64,7 +64,7 @@ func (f *fixture) repairs() {
 	})
 }
 
-// reached4 checks IPv4 alone, with large packets.
+// reached4 checks IPv4 only, with large packets.
 func (f *fixture) reached4(when string) {
 	f.t.Helper()
 	for _, p := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// world is a node as Next sees it. A step changes it as the real one does.
+// world is a node as Next observes it. A step changes it as the real one does.
 type world struct {
 	Observed
 	phase Phase
@@ -28,7 +28,7 @@ func (w *world) do(s Step) {
 		o.Bridge, o.Rows, o.Device = on, on, on
 		if !on {
 			o.Port, o.Ready, o.OnDevice, o.Bare, o.Steered = false, false, Moved{}, true, false
-			if o.Mutes { // the port goes with the bridge
+			if o.Mutes { // the port is deleted with the bridge
 				o.Taken = false
 			}
 		}
@@ -67,7 +67,8 @@ func random(r *rand.Rand) world {
 
 func (w *world) next() Step { return Next(Journal{Phase: w.phase, Mode: w.mode}, w.Observed) }
 
-// From whatever is found, whatever is killed or changed on the way, the end is attached or detached, all of it.
+// Whatever is found at the start, and whatever is killed or changed on the way, the uplink ends up either attached or
+// detached completely.
 func TestNextEnds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
@@ -93,7 +94,7 @@ func TestNextEnds(t *testing.T) {
 			if len(done) > 40 {
 				t.Fatalf("no end from %+v: %v", start, done)
 			}
-			if r.IntN(3) > 0 { // else killed before it had an effect
+			if r.IntN(3) > 0 { // otherwise killed before it had an effect
 				w.do(s)
 			}
 			if done = append(done, s); disturbances > 0 && r.IntN(4) == 0 {
@@ -135,7 +136,7 @@ func (w *world) check(t *testing.T, start world, done []Step) {
 	}
 }
 
-// checkSteer is check for mode steer, which leaves alone what the host has.
+// checkSteer is check for mode steer, which leaves the host's configuration alone.
 func (w *world) checkSteer(t *testing.T, start world, done []Step) {
 	t.Helper()
 	o := w.Observed
@@ -155,7 +156,7 @@ func (w *world) checkSteer(t *testing.T, start world, done []Step) {
 	}
 }
 
-// A step back that fails is left out, the others are done, and it is not taken for undone.
+// An undo step that fails is left out, the others are done, and it does not count as undone.
 func TestFailedStepsAreLeftOut(t *testing.T) {
 	for _, f := range facts(api.UplinkBridge) {
 		w := world{Observed{SameBoot: true, NIC: true, RowsKnown: true, Bridge: true, Rows: true, Port: true, Taken: true,
@@ -179,7 +180,7 @@ func TestFailedStepsAreLeftOut(t *testing.T) {
 	}
 }
 
-// ways are the steps of a node from w on until there is none left.
+// ways are the steps of a node from w on, until there are none left.
 func (w *world) ways() (names []string) {
 	for s := w.next(); s.Name != "" && len(names) < 20; s = w.next() {
 		w.do(s)
@@ -188,7 +189,7 @@ func (w *world) ways() (names []string) {
 	return names
 }
 
-// Each step is taken when it is its turn, once, and only where it is needed.
+// Each step is taken in order, once, and only if it is needed.
 func TestStepsInTheirOrder(t *testing.T) {
 	host := Observed{SameBoot: true, NIC: true, RowsKnown: true, Bare: true, OnNIC: Moved{true, true}, NICWhole: true}
 	for _, c := range []struct {
@@ -217,7 +218,7 @@ func TestStepsInTheirOrder(t *testing.T) {
 	}
 }
 
-// Without the database, a bridge that is not there has to be made, and the port that is taken is not taken again.
+// Without the database, a missing bridge is still created, and a port that is taken is not taken again.
 func TestStepsWithoutTheDatabase(t *testing.T) {
 	o := Observed{SameBoot: true, NIC: true, Device: true, Ready: true, OnDevice: Moved{true, true}, Taken: true}
 	for step, change := range map[string]func(*Observed){

@@ -12,11 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// nicFault is what happens to the NIC while it is attached.
+// nicFault is a fault of the NIC while it is attached.
 type nicFault struct {
 	name string
 	do   func(f *fixture)
-	// after is what happens once the host has it back; differs are lines of its state that are not as before.
+	// after is what happens once the host has the NIC back; differs matches lines of its state that may differ from
+	// before.
 	after   func(f *fixture)
 	differs string
 }
@@ -43,11 +44,11 @@ func nicFaults() []nicFault {
 	}
 }
 
-// Whatever has become of the NIC, the first restore gives the host all back that it had there.
+// Whatever has happened to the NIC, the first restore gives the host back everything that it had there.
 func TestRootRestoreOfAnyNIC(t *testing.T) {
 	for _, fault := range nicFaults() {
 		t.Run(fault.name, func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := setup(t, simple+"\nrule add iif eth0 table 100 priority 100", noDAD()...)
 			f.before = f.state()
 			f.nextAgent()
@@ -71,17 +72,17 @@ func TestRootRestoreOfAnyNIC(t *testing.T) {
 	}
 }
 
-// Where the kernel refuses the NIC its IPv6, the host has its IPv4 back nevertheless, and the restore says what is
+// If the kernel refuses to enable IPv6 on the NIC, the host still gets its IPv4 back, and the restore reports what is
 // missing.
 func TestRootRestoreWithoutIPv6(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple+"\nrule add iif eth0 table 100 priority 100", noDAD()...)
 	f.before = f.state()
 	f.nextAgent()
 	f.damage(func(text []byte) []byte {
 		j, err := journal.Parse(text)
 		f.must(err)
-		j.NIC.Sysctls[hoststate.DisableIPv6] = "x" // as a kernel that does not take "0"
+		j.NIC.Sysctls[hoststate.DisableIPv6] = "x" // as with a kernel that rejects "0"
 		text, err = journal.Encode(j)
 		f.must(err)
 		return text
@@ -99,10 +100,10 @@ func TestRootRestoreWithoutIPv6(t *testing.T) {
 	same(t, "IPv4", want, have)
 }
 
-// A NIC that was renamed while it was attached is given back also if Open vSwitch hangs, both of its daemons. What the
-// database still has of it is removed when they go on.
+// A NIC that was renamed while it was attached is given back even if both daemons of Open vSwitch hang. What the
+// database still has of it is removed when they continue.
 func TestRootYieldOfRenamed(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple, noDAD()...)
 	f.ovs.NameSocket()
 	f.before = f.state()
@@ -127,7 +128,7 @@ func TestRootYieldOfRenamed(t *testing.T) {
 	}
 }
 
-// alike leaves out the lines that differ, and has the NIC be called as before.
+// alike removes the lines that may differ, and renames the NIC to its previous name.
 func alike(lines []string, differs string) (out []string) {
 	for _, line := range lines {
 		line = strings.ReplaceAll(line, "eth9", nic)

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 )
 
-// What the kernel reports about real interfaces is understood, and a refused attach changes nothing.
+// What the kernel reports about real interfaces is parsed, and a refused attach changes nothing.
 func TestRootPreflight(t *testing.T) {
 	f := setup(t, simple)
 	look := func() (r preflight.Report) {

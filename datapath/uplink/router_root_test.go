@@ -16,7 +16,7 @@ import (
 )
 
 // router sends router advertisements (RFC 4861, 4.2) from the outside until the test ends: it is the default router,
-// and hosts make addresses in fd00:5::/64 for valid seconds.
+// and hosts create addresses in fd00:5::/64 that are valid for valid seconds.
 func (f *fixture) router(valid *atomic.Uint32) {
 	f.t.Helper()
 	var fd int

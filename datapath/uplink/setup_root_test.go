@@ -26,7 +26,7 @@ const (
 	hostIP6, outIP6 = "fd00::11", "fd00::1"
 )
 
-// fixture is a node with a NIC, an Open vSwitch and a gateway outside.
+// fixture is a node with a NIC, Open vSwitch, and a gateway on the outside.
 type fixture struct {
 	t        *testing.T
 	datapath ovstest.Datapath
@@ -34,30 +34,30 @@ type fixture struct {
 	outside  *nstest.NS
 	ovs      *ovstest.OVS
 	journal  string
-	config   string // of the NIC at boot
+	config   string // the NIC's at boot
 	sysctls  []string
-	netns    string // leads to the node's namespace of this boot
+	netns    string // path of the node's namespace of this boot
 	// mode is the plan's; pins is where its programs are pinned.
 	mode, pins string
-	// before and attached are what the node was like.
+	// before and attached are recorded states of the node.
 	before, attached netstate.Node
 }
 
 const nic = "eth0"
 
-// simple is what most tests' NIC has.
+// simple is the NIC configuration of most tests.
 const simple = `addr add 192.0.2.11/24 brd + dev eth0
 -6 addr add fd00::11/64 dev eth0 nodad
 route add default via 192.0.2.1 dev eth0 metric 50 src 192.0.2.11 proto static
 -6 route add default via fd00::1 dev eth0 metric 30 proto static`
 
-// noDAD are parameters with which the kernel does not ask whether IPv6 addresses are in use, which takes a second or
-// two at each boot.
+// noDAD are parameters that disable duplicate address detection for IPv6, which takes a second or two at each boot.
 func noDAD() []string {
 	return []string{"net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"}
 }
 
-// setup makes a node whose NIC has what config says, in lines for ip(8), and with sysctls set before there is a NIC.
+// setup makes a node whose NIC is configured by config, lines for ip(8), and whose sysctls are set before there is a
+// NIC.
 func setup(t *testing.T, config string, sysctls ...string) *fixture {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "uplink")
@@ -77,7 +77,7 @@ func setup(t *testing.T, config string, sysctls ...string) *fixture {
 	return f
 }
 
-// boot makes the node's and the outside's namespaces with what is configured at boot.
+// boot creates the node's and the outside's namespaces with their configuration at boot.
 func (f *fixture) boot(config string) {
 	f.t.Helper()
 	f.node, f.outside = nstest.New(f.t), nstest.New(f.t)
@@ -101,8 +101,8 @@ func (f *fixture) boot(config string) {
 	f.settle()
 }
 
-// settle waits until the kernel has done what configuring interfaces leaves to its work queues, such as the local route of
-// an IPv6 address.
+// settle waits for what the kernel defers to work queues when interfaces are configured, such as the local route of an
+// IPv6 address.
 func (f *fixture) settle() {
 	f.t.Helper()
 	nstest.Wait(f.t, time.Minute, "links up, IPv6 addresses in use, each with its route in table local", func() bool {
@@ -113,15 +113,15 @@ func (f *fixture) settle() {
 	})
 }
 
-// patient has a device ask for a neighbour as long as reached waits, not for three seconds: as long may ovs-vswitchd
-// stand still. The userspace datapath passes on frames as they are.
+// patient makes a device solicit a neighbour for 15 s instead of three, as long as reached waits, because ovs-vswitchd
+// may stall for as long. The userspace datapath forwards frames unchanged, so checksum offload is off.
 func patient(ns *nstest.NS, dev string) {
 	ns.Exec("sh", "-ec", "ethtool -K $0 tx off; cd /proc/sys/net; "+
 		"echo 15 >ipv4/neigh/$0/mcast_solicit; echo 15 >ipv6/neigh/$0/mcast_solicit", dev)
 }
 
-// batch runs lines for ip(8) in one process for each family: to start a process takes long in User-Mode Linux. First
-// come those of IPv4, and of interfaces.
+// batch runs lines for ip(8) in one process per family, because starting a process is slow in User-Mode Linux. The
+// lines for IPv4, and for interfaces, come first.
 func (f *fixture) batch(lines string) {
 	f.t.Helper()
 	var v4, v6 strings.Builder
@@ -170,12 +170,12 @@ func (f *fixture) restore() error {
 func (f *fixture) state() (s netstate.Node) {
 	f.t.Helper()
 	f.node.Must(func() (err error) { s, err = netstate.Read(); return err })
-	// What else Open vSwitch has does not matter to these tests, and is recreated with every start.
+	// The rest of Open vSwitch does not matter to these tests, and is recreated with every start.
 	others := regexp.MustCompile(`\b(br-int|ovs-netdev|ovs-system)\b`)
 	s.Lines = slices.DeleteFunc(s.Lines, func(line string) bool {
-		return others.MatchString(strings.ReplaceAll(line, "master ovs-system", "")) // as of the NIC
+		return others.MatchString(strings.ReplaceAll(line, "master ovs-system", "")) // as in the NIC's line
 	})
-	for i, line := range s.Lines { // a tap is "unknown" until the next ovs-vswitchd has opened it
+	for i, line := range s.Lines { // a tap is "unknown" until the next ovs-vswitchd opens it
 		if strings.Contains(line, "kind tuntap") {
 			s.Lines[i] = strings.Replace(line, "state unknown", "state up", 1)
 		}
@@ -183,14 +183,15 @@ func (f *fixture) state() (s netstate.Node) {
 	return s
 }
 
-// reached checks that the node and the outside reach each other.
+// reached checks that the node and the outside can reach each other.
 func (f *fixture) reached() {
 	f.t.Helper()
 	for _, p := range []struct {
 		from *nstest.NS
 		to   string
 	}{{f.outside, hostIP}, {f.outside, hostIP6}, {f.node, outIP}, {f.node, outIP6}} {
-		// One question, which may not be lost. Its answer may be late: a guest stands still for seconds on a busy machine.
+		// One echo request, which must not be lost. The reply may be late: a guest stalls for seconds on a busy
+		// machine.
 		if out, err := p.from.Run("ping", "-c1", "-W15", p.to); err != nil {
 			f.t.Errorf("no answer of %s: %v\n%s", p.to, err, f.describe())
 			f.t.Log(out)

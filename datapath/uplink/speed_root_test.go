@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Columns that are no uplink modes: the NIC is detached, or the programs hand frames to a veth whose other end is a
-// port of the bridge, instead of to the bridge's own port.
+// Columns that are no uplink modes: the NIC is detached, or the programs redirect frames to a veth whose peer is a port
+// of the bridge, instead of to the bridge's own port.
 const bare, veth = "bare", "veth"
 
 func columns() []string { return []string{bare, api.UplinkSteer, veth, api.UplinkBridge} }
@@ -30,8 +30,8 @@ type way struct {
 }
 
 // TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one
-// after the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and only shows that it
-// works.
+// after the other. "make bench-uplink" prints medians of 10 rounds; without it there is one round, which only shows
+// that the test works.
 func TestRootSpeed(t *testing.T) {
 	rounds, long := 1, 50*time.Millisecond
 	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {
@@ -39,7 +39,7 @@ func TestRootSpeed(t *testing.T) {
 	}
 	f := setupSteer(t, simple)
 	pod := f.addPod()
-	if f.datapath == ovstest.System { // which passes on frames of all kinds
+	if f.datapath == ovstest.System { // forwards frames of all kinds
 		for ns, dev := range map[*nstest.NS]string{f.node: nic, f.outside: "far0", pod: "eth0"} {
 			ns.Exec("ethtool", "-K", dev, "tx", "on")
 		}
@@ -74,7 +74,7 @@ func TestRootSpeed(t *testing.T) {
 }
 
 // compare measures mode steer against another column. The throughput of a shared machine changes by a third within
-// seconds: so a round is many short streams in turns, and what counts is the ratio of a round's sums.
+// seconds, so a round is many short alternating streams, and the result is the ratio of a round's sums.
 func (f *fixture) compare(ways []way, other string, rounds int) {
 	turns, long := 1, 50*time.Millisecond
 	if rounds > 1 {
@@ -92,7 +92,7 @@ func (f *fixture) compare(ways []way, other string, rounds int) {
 					took[mode+w.name] += roundTrip(f.t, w.from, w.to, w.addr)
 				}
 			}
-			slices.Reverse(order) // what comes second is not always the same
+			slices.Reverse(order) // alternate which is first
 		}
 		for _, w := range ways {
 			steer, other := api.UplinkSteer+w.name, other+w.name
@@ -106,7 +106,7 @@ func (f *fixture) compare(ways []way, other string, rounds int) {
 	}
 }
 
-// spread is the median, and the least and the most.
+// spread is the median, with minimum and maximum.
 func spread(list []float64) string {
 	slices.Sort(list)
 	return fmt.Sprintf("%6.0f (%.0f to %.0f)", list[len(list)/2], list[0], list[len(list)-1])
@@ -116,7 +116,7 @@ func spread(list []float64) string {
 func (f *fixture) goToMode(mode string) {
 	f.t.Helper()
 	var err error
-	_, _ = f.node.Run("ip", "link", "del", "up0") // of the column veth; else it is not there
+	_, _ = f.node.Run("ip", "link", "del", "up0") // of the column veth, if it exists
 	if mode == bare {
 		err = f.restore()
 	} else {
@@ -144,7 +144,7 @@ func (f *fixture) goToMode(mode string) {
 // throughVeth puts a veth between the programs and the bridge.
 func (f *fixture) throughVeth() {
 	f.t.Helper()
-	f.node.IP("link set " + BridgeName + " down") // or the bridge would send everything there as well
+	f.node.IP("link set " + BridgeName + " down") // otherwise the bridge would also deliver everything there
 	f.node.IP("link add up0 type veth peer name up1")
 	for _, dev := range []string{"up0", "up1"} {
 		f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf."+dev+".disable_ipv6=1", "net.ipv4.conf."+dev+".arp_ignore=8")
@@ -169,7 +169,7 @@ func (f *fixture) throughVeth() {
 	})
 }
 
-// stream sends by TCP for some time, and returns Mbit/s.
+// stream sends by TCP for a duration, and returns Mbit/s.
 func stream(t *testing.T, from, to *nstest.NS, addr string, d time.Duration) float64 {
 	t.Helper()
 	var l net.Listener
@@ -204,7 +204,7 @@ func stream(t *testing.T, from, to *nstest.NS, addr string, d time.Duration) flo
 	return float64(sent) * 8 / 1e6 / time.Since(begin).Seconds()
 }
 
-// roundTrip is the median of 50 round trips of a datagram, in us.
+// roundTrip is the median of 50 round trip times of a datagram, in us.
 func roundTrip(t *testing.T, from, to *nstest.NS, addr string) float64 {
 	t.Helper()
 	var server, client net.Conn
@@ -218,14 +218,14 @@ func roundTrip(t *testing.T, from, to *nstest.NS, addr string) float64 {
 			if err != nil {
 				return
 			}
-			_, _ = l.WriteToUDPAddrPort(b[:n], peer) // an answer that is lost is missed by who asks
+			_, _ = l.WriteToUDPAddrPort(b[:n], peer) // the client notices a lost reply
 		}
 	}()
 	from.Must(func() (err error) { client, err = net.Dial("udp", l.LocalAddr().String()); return err })
 	defer client.Close()
 	var took []float64
 	limit := time.Now().Add(time.Minute)
-	for len(took) < 50 { // what the stream before has left in queues has its turn first
+	for len(took) < 50 { // what the previous stream has left in queues is delivered first
 		begin := time.Now()
 		if err := client.SetDeadline(begin.Add(500 * time.Millisecond)); err != nil {
 			t.Fatal(err)

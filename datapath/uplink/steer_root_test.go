@@ -20,7 +20,7 @@ import (
 
 const podIP, podIP6, podMAC = "192.0.2.40", "fd00::40", "02:00:00:00:01:40"
 
-// setupSteer is a node for mode steer, with a file system of its own for what is pinned.
+// setupSteer is a node for mode steer, with a file system of its own for the pins.
 func setupSteer(t *testing.T, config string) *fixture {
 	t.Helper()
 	f := setup(t, config, noDAD()...)
@@ -41,7 +41,7 @@ func setupSteer(t *testing.T, config string) *fixture {
 	return f
 }
 
-// addPod makes a pod on br-int, which passes on all that it gets.
+// addPod creates a pod on br-int, which forwards everything.
 func (f *fixture) addPod() *nstest.NS {
 	f.t.Helper()
 	pod := nstest.New(f.t)
@@ -50,7 +50,7 @@ func (f *fixture) addPod() *nstest.NS {
 	pod.IP("addr add " + podIP + "/24 dev eth0")
 	pod.IP("-6 addr add " + podIP6 + "/64 dev eth0 nodad")
 	patient(pod, "eth0")
-	// The userspace datapath has the kernel see the frames as well.
+	// With the userspace datapath the kernel sees the frames as well.
 	f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf.pod0.disable_ipv6=1", "net.ipv4.conf.pod0.arp_ignore=8")
 	f.ovs.Ctl("add-port", "br-int", "pod0")
 	f.ovs.Ctl("set-fail-mode", "br-int", "standalone")
@@ -72,7 +72,7 @@ func entry(t *testing.T, mac string) steer.Entry {
 	return steer.Entry{MAC: m}
 }
 
-// The host keeps its NIC, with all that it has on it, and the pod is on the underlay.
+// The host keeps its NIC, with all of its configuration, and the pod is on the underlay.
 func TestRootSteerAttachAndRestore(t *testing.T) {
 	f := setupSteer(t, rich)
 	f.before = f.state()
@@ -123,8 +123,7 @@ func (f *fixture) status() (s Status) {
 	return s
 }
 
-// hostUntouched compares what the host has with what it had. That its NIC is promiscuous is all that may differ, and
-// the bridge.
+// hostUntouched compares the host's state with the one before. Only the NIC's promiscuity and the bridge may differ.
 func (f *fixture) hostUntouched(when string) {
 	f.t.Helper()
 	now := f.state()
@@ -137,8 +136,8 @@ func (f *fixture) hostUntouched(when string) {
 	same(f.t, when, f.before, now)
 }
 
-// Mode auto takes steer, leaves an uplink in the mode that it has, and takes bridge where steer is refused, and says
-// why. Another mode that is asked for is taken by way of a restore.
+// Mode auto chooses steer, leaves an uplink in its present mode, and chooses bridge if steer is refused, with the
+// reason. A change to another requested mode is a restore and an attach.
 func TestRootModes(t *testing.T) {
 	f := setupSteer(t, simple)
 	before := f.state()
@@ -182,7 +181,7 @@ func TestRootModes(t *testing.T) {
 	same(t, "restored", before, f.state())
 }
 
-// inTheWay pins something where the programs' directory is to be: preflight sees nothing wrong, and the step fails.
+// inTheWay pins something at the path of the programs' directory: preflight passes, and the step fails.
 func (f *fixture) inTheWay() {
 	f.t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -195,5 +194,5 @@ func (f *fixture) inTheWay() {
 	}
 }
 
-// After a SIGKILL behind any step of attach, roll-back and restore the node is found again.
+// After a SIGKILL behind any step of attach, roll-back and restore the node recovers.
 func TestRootSteerDeathAtEveryStep(t *testing.T) { deathAtEveryStep(t, setupSteer) }

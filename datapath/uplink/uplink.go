@@ -24,8 +24,8 @@ import (
 const (
 	// stepLimit bounds one step: Open vSwitch replies in milliseconds, or not at all.
 	stepLimit = 10 * time.Second
-	// mostSteps ends an attach or restore that makes no progress. There are 9 steps.
-	mostSteps = 60
+	// maxSteps ends an attach or restore that makes no progress. There are 9 steps.
+	maxSteps = 60
 	// lockWait is how long to wait for another process that is attaching or restoring.
 	lockWait = 60 * time.Second
 	// checkEvery is the interval of checks whether the node is reachable.
@@ -395,7 +395,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 // run does the remaining steps, even in a process that is ending: the node is not left halfway. What failed on the way
 // back is retried once after the rest.
 func (u *Uplink) run(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxSteps*time.Second)
 	defer cancel()
 	again, err := u.pass(ctx)
 	if again {
@@ -419,7 +419,7 @@ func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 	var errs []error
 	u.noDB = nil
 	times := map[Step]int{}
-	for range mostSteps {
+	for range maxSteps {
 		o, dbErr, err := u.observe(ctx)
 		if err != nil {
 			return false, err
@@ -455,7 +455,7 @@ func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 		}
 		failed, errs = append(failed, step.Name), append(errs, err)
 	}
-	return false, fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", mostSteps)
+	return false, fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", maxSteps)
 }
 
 // wouldBeTakenAgain reports whether freeing the NIC is pointless while its row stays in the database, since

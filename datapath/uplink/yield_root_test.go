@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// While Open vSwitch is down the host has its NIC, with its whole configuration, and it is attached again when another
-// ovs-vswitchd runs, not before; whatever kills the process that yields.
+// While Open vSwitch is down the host has its NIC, with its whole configuration, whatever kills the process that
+// yields. The NIC is attached again when another ovs-vswitchd runs, not before.
 func TestRootYield(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, rich, noDAD()...)
 	f.killAtEveryStep("yield", atSome(t, recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached}))
 	if f.comeBack(); t.Failed() {
@@ -28,7 +28,7 @@ func TestRootYield(t *testing.T) {
 	f.due(false, "restored manually")
 }
 
-// comeBack is what agents do after a yield that may have been cut off, while ovs-vswitchd is replaced.
+// comeBack is what agents do while ovs-vswitchd is replaced, after a yield that may have been interrupted.
 func (f *fixture) comeBack() {
 	f.t.Helper()
 	f.yieldsOrResumes()
@@ -42,7 +42,7 @@ func (f *fixture) comeBack() {
 	f.nextAgent()
 }
 
-// onNode does something with the uplink in the network namespace of the node.
+// onNode calls do with the uplink, in the node's network namespace.
 func (f *fixture) onNode(do func(context.Context, *Uplink) error) {
 	f.t.Helper()
 	f.node.Must(func() error { return do(f.t.Context(), f.open()) })
@@ -55,8 +55,8 @@ func (f *fixture) due(want bool, when string) {
 	}
 }
 
-// The host has its NIC while ovs-vswitchd hangs, also if ovsdb-server does, as in a pod that is frozen, and it is
-// attached again when they go on.
+// The host has its NIC while ovs-vswitchd hangs, even if ovsdb-server does, too, as in a frozen pod, and it is attached
+// again when they continue.
 func TestRootYieldOfHung(t *testing.T) {
 	for name, daemons := range map[string]func(*fixture) []*ovstest.Daemon{
 		"ovs-vswitchd": func(f *fixture) []*ovstest.Daemon { return []*ovstest.Daemon{f.ovs.Vswitchd} },
@@ -89,7 +89,7 @@ func TestRootYieldOfHung(t *testing.T) {
 	}
 }
 
-// An agent that starts on a node whose addresses went with Open vSwitch does not wait for that.
+// An agent that starts on a node whose addresses were removed with Open vSwitch restores them without waiting for it.
 func TestRootLostWithOVS(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple, noDAD()...)
@@ -98,7 +98,7 @@ func TestRootLostWithOVS(t *testing.T) {
 	f.attached = f.state()
 	f.ovs.Appctl("exit", "--cleanup")
 	f.waitNoBridge()
-	f.ovs.Vswitchd.Kill() // it ends by itself; this waits until it has
+	f.ovs.Vswitchd.Kill() // exits on its own; this waits for it
 	if err := f.attach(); err == nil || !strings.Contains(err.Error(), VswitchdDead) {
 		t.Errorf("attach: %v", err)
 	}
@@ -109,11 +109,11 @@ func TestRootLostWithOVS(t *testing.T) {
 	f.checkAfter(Attached, "ovs-vswitchd is back")
 }
 
-// Where the agent has gone in the middle of an attach, or what yields was killed, the next that yields does the rest.
+// If the agent is killed during an attach, or the process that yields is, the next yield completes the work.
 func TestRootYieldIsTheLast(t *testing.T) {
 	for _, op := range []string{"attach", "yield"} {
 		t.Run(op, func(t *testing.T) {
-			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			t.Parallel() // mostly waits for Open vSwitch and the kernel
 			f := setup(t, simple, noDAD()...)
 			f.killAtEveryStep(op, atSome(t, recovery{"yield", (*fixture).yieldsTheRest, Detached}))
 		})
@@ -127,11 +127,11 @@ func (f *fixture) yieldsTheRest() {
 // A NIC that was restored while Open vSwitch was dead, by a program that could not change the database, stays with the
 // host when Open vSwitch starts again, without an agent.
 func TestRootBootLeavesARestoredNIC(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple, noDAD()...)
 	f.before = f.state()
 	f.nextAgent()
-	f.bootScript() // nothing to do while it is attached
+	f.bootScript() // no-op while it is attached
 	if out, err := f.ovs.Run("ovs-vsctl", "--no-wait", "br-exists", BridgeName); err != nil {
 		t.Errorf("an attached uplink: %v: %s", err, out)
 	}
@@ -147,11 +147,11 @@ func TestRootBootLeavesARestoredNIC(t *testing.T) {
 	}
 }
 
-// withoutOVSDBTool restores on a node whose ovsdb-tool can't be used, and returns what that says.
-// A restore that was killed when it had hardly begun leaves the host's addresses on br-uplink: that stays.
+// A restore that was killed when it had just begun leaves the host's addresses on br-uplink, and the boot script keeps
+// them there.
 func TestRootBootLeavesARestoreThatHasBegun(t *testing.T) {
 	ovstest.KernelOnly(t, "the bridge of the userspace datapath ends with ovs-vswitchd")
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple, noDAD()...)
 	f.before = f.state()
 	f.nextAgent()
@@ -165,6 +165,7 @@ func TestRootBootLeavesARestoreThatHasBegun(t *testing.T) {
 	f.checkAfter(Attached, "the next agent")
 }
 
+// withoutOVSDBTool restores on a node whose ovsdb-tool fails, and returns the output.
 func (f *fixture) withoutOVSDBTool() string {
 	f.t.Helper()
 	dir := f.t.TempDir()

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What "ovs-appctl dpctl/dump-conntrack" prints, of either datapath. CLOSE_WAIT is the kernel's, and CLOSING the
-// userspace datapath's word for a connection that one end alone has closed.
+// Output of "ovs-appctl dpctl/dump-conntrack", of either datapath. CLOSE_WAIT is the kernel's name, and CLOSING the
+// userspace datapath's, for a connection that only one end has closed.
 func TestConnection(t *testing.T) {
 	const tuples = "orig=(src=10.0.0.1,dst=10.0.0.2,sport=40000,dport=80),reply=(src=10.0.0.3,dst=10.0.0.1,sport=8080,dport=40000),zone=7"
 	want := Connection{Protocol: 6, From: netip.MustParseAddrPort("10.0.0.1:40000"), To: netip.MustParseAddrPort("10.0.0.2:80"),
@@ -34,7 +34,7 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// A protocol that conntrack does not know has ports that are 0.
+// Connections of a protocol that conntrack does not know have port 0.
 func TestConnectionsWithoutPorts(t *testing.T) {
 	from, to := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")
 	for line, want := range map[string]Connection{
@@ -53,7 +53,7 @@ func TestConnectionsWithoutPorts(t *testing.T) {
 	}
 }
 
-// Connections of one zone are read as they are listed; an ovs-vswitchd that refuses, or none, is an error.
+// Connections of one zone are passed on as they are listed; an ovs-vswitchd that refuses or is absent is an error.
 func TestEachConnection(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-int", ovstest.Port{Name: "pod-a", OFPort: 3}, ovstest.Port{Name: "pod-b", OFPort: 4})

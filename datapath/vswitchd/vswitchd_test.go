@@ -21,7 +21,8 @@ func startID(t *testing.T, runDir string) string {
 	return id
 }
 
-// The guard's own shell function and StartID give one text, or the guard would never see what the agent has noted.
+// The guard's shell function and StartID return the same text; otherwise the guard would never match what the agent has
+// recorded.
 func TestGuardAgrees(t *testing.T) {
 	guard, err := os.ReadFile("../../build/ovs/fairlead-ovs-guard")
 	if err != nil {
@@ -55,7 +56,7 @@ func TestGuardAgrees(t *testing.T) {
 	}
 }
 
-// Two starts within one second differ, even where the second PID file gets the inode of the first.
+// Two starts within one second differ, even if the second PID file gets the inode of the first.
 func TestStartsInOneSecondDiffer(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ovs-vswitchd.pid")
@@ -78,7 +79,7 @@ func TestStartsInOneSecondDiffer(t *testing.T) {
 	}
 }
 
-// A crash leaves the PID file: the start is still known, and nothing runs.
+// A crash leaves the PID file: the start is still known, but not running.
 func TestRunning(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	first := startID(t, o.Dir)
@@ -98,7 +99,8 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// A stopped one hangs until it continues; one that is dead, or has its socket elsewhere, does not.
+// A stopped ovs-vswitchd hangs until it continues; one that is dead, or has its socket elsewhere, does not count as
+// hanging.
 func TestHangs(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	hangs := func(want bool, when string) {

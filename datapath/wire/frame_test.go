@@ -11,8 +11,8 @@ import (
 
 func mac() api.MAC { return api.MAC{0x02, 0, 0, 0, 0, 0x05} }
 
-// The bytes are those that arping -D, arping -A, ndisc6 and the kernel's own
-// duplicate address detection send, except for the addresses.
+// The bytes are those that arping -D, arping -A, ndisc6 and the kernel's own duplicate address detection send, except
+// for the addresses.
 func TestFrames(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::1:2:3")
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestClaim(t *testing.T) {
 		if got, _, ok := claim(probe(mac(), 0, a)); ok {
 			t.Errorf("a probe for %s claims %s", a, got)
 		}
-		for n := range f { // shorter frames are nobody's claim, and no panic
+		for n := range f { // shorter frames claim nothing and do not panic
 			if _, _, ok := claim(f[:n]); ok && n < 42 {
 				t.Errorf("%d bytes of an announcement of %s claim something", n, a)
 			}

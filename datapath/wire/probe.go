@@ -66,9 +66,9 @@ func (q ProbeRequest) run(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	return used, nil
 }
 
-// mostLate is how many frames are read after the deadline: more than a socket's buffer holds, but bounded if they keep
+// maxLate is how many frames are read after the deadline: more than a socket's buffer holds, but bounded if they keep
 // arriving.
-const mostLate = 1 << 12
+const maxLate = 1 << 12
 
 // round probes once and listens for half of the time. What arrived in that time counts however late the process reads
 // it: a process starved of CPU must not take an address for free.
@@ -88,7 +88,7 @@ func (q ProbeRequest) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC
 	for len(used) < len(q.Addrs) {
 		n, err := s.Read(frame)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if late++; late > mostLate {
+			if late++; late > maxLate {
 				return nil
 			}
 			n, err = arrived(s, frame)

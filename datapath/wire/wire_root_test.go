@@ -42,7 +42,7 @@ func ask(t *testing.T, node *nstest.NS, q ProbeRequest) map[netip.Addr]api.MAC {
 	return used
 }
 
-// limit is the Timeout of a question: long for one that ends with its answers.
+// limit is the Timeout of a probe: long for one that ends with its answers.
 func limit(answers int) time.Duration {
 	if answers > 0 {
 		return time.Minute
@@ -70,7 +70,7 @@ func macOf(t *testing.T, n *nstest.NS) (m api.MAC) {
 	return m
 }
 
-// The kernel answers for the addresses that it has, and for no others.
+// The kernel answers for its own addresses, and for no others.
 func TestRootAskAKernel(t *testing.T) {
 	node, far := pair(t)
 	far.IP("addr add 192.0.2.7/24 dev eth0")
@@ -83,7 +83,7 @@ func TestRootAskAKernel(t *testing.T) {
 	if got := far.IP("neigh show dev eth0"); strings.Contains(got, "0.0.0.0") || strings.Contains(got, "192.0.2") {
 		t.Errorf("the neighbour learned something from a probe: %s", got)
 	}
-	// Nothing is waited for once all have answered: an hour is longer than any test.
+	// The probe ends once all have answered: an hour is longer than any test.
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("it goes on listening"))
 	defer cancel()
 	node.Must(func() error {
@@ -95,12 +95,12 @@ func TestRootAskAKernel(t *testing.T) {
 	}
 }
 
-// answer stands for a neighbour in one VLAN that has addr: it sees requests and answers
-// them, on a socket of its own, until the test ends.
+// answer stands for a neighbour in one VLAN that has addr: it receives requests and answers them, on a socket of its
+// own, until the test ends.
 func answer(t *testing.T, far *nstest.NS, vlan uint16, addr netip.Addr, deafTo int) {
 	t.Helper()
 	filter := claims(vlan)
-	filter[7] = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 256} // whatever is in the VLAN, requests too
+	filter[7] = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 256} // anything in the VLAN, including requests
 	s := listener(t, far, filter)
 	ended := make(chan struct{})
 	t.Cleanup(func() { s.Close(); <-ended })
@@ -146,7 +146,7 @@ func listener(t *testing.T, n *nstest.NS, filter []unix.SockFilter) (s *os.File)
 	return s
 }
 
-// Questions and answers carry the tag; an answer in another VLAN is none.
+// Requests and answers carry the tag; an answer in another VLAN does not count.
 func TestRootAskInAVLAN(t *testing.T) {
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
 		node, far := pair(t)
@@ -159,8 +159,8 @@ func TestRootAskInAVLAN(t *testing.T) {
 	}
 }
 
-// What is heard unasked in another VLAN, or in none, says nothing of an address; in the VLAN itself it does.
-func TestRootHearAVLAN(t *testing.T) {
+// An unsolicited announcement in another VLAN, or untagged, says nothing about an address; in the VLAN itself it does.
+func TestRootReceiveFromVLAN(t *testing.T) {
 	for heard, want := range map[uint16]int{10: 1, 0: 0, 20: 0} {
 		node, far := pair(t)
 		a := addrs("192.0.2.7", "2001:db8::7")
@@ -202,7 +202,7 @@ func TestRootAskTwice(t *testing.T) {
 	}
 }
 
-// An answer counts that came in time, though the process was not there to read it.
+// An answer counts if it arrived in time, even if the process was late to read it.
 func TestRootAskOfALateProcess(t *testing.T) {
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
 		node, far := pair(t)
@@ -224,7 +224,7 @@ func TestRootAskOfALateProcess(t *testing.T) {
 			return has
 		})
 		used := map[netip.Addr]api.MAC{}
-		q := ProbeRequest{NIC: "eth0", Addrs: []netip.Addr{a}, Timeout: -time.Second} // its time is over
+		q := ProbeRequest{NIC: "eth0", Addrs: []netip.Addr{a}, Timeout: -time.Second} // already expired
 		if err := q.round(asks, macOf(t, node), used); err != nil || used[a] != macOf(t, far) {
 			t.Errorf("%s: used is %v, %v: the answer was not read", a, used, err)
 		}
@@ -264,7 +264,7 @@ func TestRootAskNobody(t *testing.T) {
 	}
 }
 
-// A neighbour that had another MAC for the address learns the new one, and is told three times.
+// A neighbour that had another MAC for the address learns the new one; it is announced three times.
 func TestRootAnnounce(t *testing.T) {
 	pod, far := pair(t)
 	own := addrs("192.0.2.7", "2001:db8::7")
@@ -301,7 +301,7 @@ func TestRootAnnounce(t *testing.T) {
 	}
 }
 
-// listen collects what is claimed on a wire, by address.
+// listen collects the claims on a wire, by address.
 func listen(t *testing.T, n *nstest.NS) map[netip.Addr]chan api.MAC {
 	t.Helper()
 	heard := map[netip.Addr]chan api.MAC{}
@@ -325,7 +325,8 @@ func listen(t *testing.T, n *nstest.NS) map[netip.Addr]chan api.MAC {
 	return heard
 }
 
-// A ping of the path's MTU is answered, a larger one can't be sent or isn't, and an unused address does not answer.
+// A ping of the path's MTU is answered, a larger one can't be sent or is not answered, and an unused address does not
+// answer.
 func TestRootEcho(t *testing.T) {
 	node, far := pair(t)
 	for n, suffix := range map[*nstest.NS]string{node: "1", far: "7"} {
@@ -359,7 +360,7 @@ func TestRootEchoOfALossyPath(t *testing.T) {
 	}
 	far.Exec("nft", "add table netdev loss { chain in { type filter hook ingress device eth0 priority 0; "+
 		"icmp type echo-request numgen inc mod 2 0 counter drop; icmpv6 type echo-request numgen inc mod 2 0 counter drop; }; }")
-	var both sync.WaitGroup // all of the time is waited for the answer that does not come
+	var both sync.WaitGroup // each waits its full time for the lost reply
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
 		both.Go(func() {
 			if err := node.Do(func() error { return Echo(t.Context(), a, 100, 15*time.Second) }); err != nil {

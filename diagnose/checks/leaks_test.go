@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// A pod that is being deleted has its address as long as it is allocated to it. Then another pod may have it.
+// A pod that is being deleted keeps its address while it is allocated to it. Afterwards another pod may have it.
 func TestDuplicateOfALeavingPod(t *testing.T) {
 	addr := netip.MustParseAddr("10.2.0.1")
 	leaves, comes := cluster.Pod{Name: "leaves", UID: "leaves", IPs: []netip.Addr{addr}, Leaving: true},

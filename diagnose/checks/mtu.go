@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostPeers is how many other nodes are pinged: the paths within a cluster are similar.
-const mostPeers = 8
+// maxPeers is how many other nodes are pinged: the paths within a cluster are similar.
+const maxPeers = 8
 
 // smallest is the size in bytes of a packet that fits through any path.
 const smallest = 576
@@ -50,7 +50,7 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	}
 	var mu sync.Mutex
 	var probing sync.WaitGroup
-	probed := s.Peers[:min(len(s.Peers), mostPeers)]
+	probed := s.Peers[:min(len(s.Peers), maxPeers)]
 	for _, p := range probed {
 		probing.Go(func() {
 			f, unknown := path(ctx, s, p)
@@ -64,8 +64,8 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	if len(notKnown) == len(probed) {
 		found = append(found, cutOff(ctx, s, len(probed))...)
 	}
-	if more := len(s.Peers) - mostPeers; more > 0 {
-		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were checked", more, mostPeers))
+	if more := len(s.Peers) - maxPeers; more > 0 {
+		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were checked", more, maxPeers))
 	}
 	return found, notKnown, nil
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The remedies are for the node's Open vSwitch: the DaemonSet's, or its own; for both if that is not known.
+// The remedies are for the Open vSwitch that the node uses: the DaemonSet's, or the node's own; for both if that is
+// unknown.
 func TestStartOVS(t *testing.T) {
 	for name, c := range map[string]struct {
 		files    []string

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Policies that the agents enforce are not a finding. Those of other kinds are one with every setting.
+// Policies that the agents enforce are not a finding. Those of other kinds are, with every setting.
 func TestPoliciesThatAreNotEnforced(t *testing.T) {
 	all := []inputs.NetworkPolicy{
 		{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "shop", Name: "a"},
@@ -37,7 +37,7 @@ func TestPoliciesThatAreNotEnforced(t *testing.T) {
 	}
 }
 
-// Policies that select nothing and ports that no pod has are a finding each, with their names.
+// Policies that select nothing, and named ports that no pod has, are one finding each, with the policies' names.
 func TestPoliciesThatAreIdle(t *testing.T) {
 	ref := func(name string) policy.Ref { return policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: name} }
 	got := idle([]compile.Idle{{Policy: ref("a")}, {Policy: ref("b")},

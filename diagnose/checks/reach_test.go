@@ -37,7 +37,7 @@ func TestReachFindings(t *testing.T) {
 	}
 }
 
-// For a node with several addresses, the one that the path's packets go to is named.
+// If a node has several addresses, the remedy names the one that the path's packets are sent to.
 func TestReachRemedyNamesThePathsAddress(t *testing.T) {
 	six, four := netip.MustParseAddr("fd77::12"), netip.MustParseAddr("192.168.77.12")
 	s := api.AgentState{Node: "a", Transport: "eth0", Peers: []api.AgentPeer{{Node: "b", Address: six}}}

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// kube-proxy's rules are found in each of its modes, and only these.
+// kube-proxy's rules are detected in each of its modes, and no others are.
 func TestRootKubeProxyRules(t *testing.T) {
 	nstest.Need(t)
 	for rules, want := range map[string]bool{
@@ -35,7 +35,7 @@ func TestRootKubeProxyRules(t *testing.T) {
 	}
 }
 
-// What a Service needs of a node is reported if the node does not have it.
+// What Services need on a node is reported if it is missing.
 func TestServicesOnNode(t *testing.T) {
 	s := cluster.Services{Ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
 	web := cluster.Service{Service: inputs.Service{Namespace: "shop", Name: "web",

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/versions"
 )
 
-// Only what is known to be too old is a finding, not what was not tested.
+// Only versions known to be too old are a finding, not untested ones.
 func TestTooOld(t *testing.T) {
 	for version, want := range map[string]string{"2.17.9": "Open vSwitch 2.17.9 is too old: Fairlead supports 3.1 and newer",
 		"3.1.0": "", "3.7.1": "", "unknown": ""} {

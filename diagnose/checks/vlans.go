@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostOfVLAN is how many pods of a VLAN are checked: a gateway that one of them reaches is reached by the others.
-const mostOfVLAN = 3
+// maxPerVLAN is how many pods of a VLAN are checked: a gateway that one of them reaches is reached by the others.
+const maxPerVLAN = 3
 
 // segment is a VLAN with the gateways that pods have in it.
 type segment struct {
@@ -60,7 +60,7 @@ func (n *NodeProbe) vlans(ctx context.Context) (found []report.Finding, notKnown
 			local[a.Addr()] = true
 		}
 		s := segment{p.VLAN, strings.Trim(fmt.Sprint(p.Gateways), "[]")}
-		if p.Bridged && len(p.Gateways) > 0 && len(segments[s]) < mostOfVLAN {
+		if p.Bridged && len(p.Gateways) > 0 && len(segments[s]) < maxPerVLAN {
 			segments[s] = append(segments[s], p.Attachment)
 		}
 	}

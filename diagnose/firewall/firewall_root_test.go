@@ -15,18 +15,18 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// random writes rulesets. Unless unsure, all of them can be evaluated, so each answer must be the kernel's.
+// random generates rulesets. Unless unsure, all of them can be evaluated, so each verdict must match the kernel's.
 type random struct {
 	*rand.Rand
-	hooks     []string // that the packets meet
-	forwarded bool     // they do not end here
+	hooks     []string // that the packets traverse
+	forwarded bool     // rather than local
 	hook      string
-	unsure    bool // there are conditions that cannot be told
+	unsure    bool // with conditions that cannot be evaluated
 }
 
 func (r random) one(of ...string) string { return of[r.IntN(len(of))] }
 
-// condition is met by the packet of the test about as often as not.
+// condition is true for the test's packet about half of the time.
 func (r random) condition() string {
 	ifname := map[string]string{"input": "iifname", "prerouting": "iifname", "output": "oifname", "postrouting": "oifname",
 		"forward": r.one("iifname", "oifname")}[r.hook]
@@ -66,13 +66,13 @@ func (r random) rule(chains int) string {
 	if r.hook == "input" || r.hook == "output" || r.hook == "forward" {
 		verdicts = append(verdicts, "reject")
 	}
-	for i := range chains { // one chain jumps to those before it alone
+	for i := range chains { // a chain jumps only to earlier ones
 		verdicts = append(verdicts, fmt.Sprintf("jump c%d", i), fmt.Sprintf("goto c%d", i), fmt.Sprintf("meta l4proto vmap { udp : jump c%d }", i))
 	}
 	return rule + r.one(verdicts...)
 }
 
-// table is a table with some chains, of which one to two are called by the kernel.
+// table is a table with one base chain, and up to two chains that it can jump to.
 func (r random) table(n int) string {
 	t := fmt.Sprintf("table %s t%d {\nset ports { type inet_service; flags interval; elements = { 22, 6080-6090 }; }\n"+
 		"set hosts { type ipv4_addr; flags interval; elements = { 192.0.2.2, 198.51.100.0/24 }; }\n", r.one("inet", "ip"), n)
@@ -88,14 +88,14 @@ func (r random) table(n int) string {
 	return t + "}\n}\n"
 }
 
-// untrack is what the agent's rules do to the tunnel's packets.
+// untrack is what the agent's rules do with tunnel packets.
 const untrack = `table ip raw {
 chain PREROUTING { type filter hook prerouting priority -300; udp dport 6081 notrack; }
 chain OUTPUT { type filter hook output priority -300; udp dport 6081 notrack; }
 }
 `
 
-// The kernel does what the answer says, for random rulesets and a packet in each direction.
+// The verdict matches the kernel's, for random rulesets and a packet in each direction.
 func TestRootDropped(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
 	nstest.Need(t)
@@ -129,7 +129,7 @@ func TestRootForwardedDropped(t *testing.T) {
 	r.compare(t, node, "", paths)
 }
 
-// neighbours are two nodes that know each other.
+// neighbours are two nodes with permanent neighbour entries for each other.
 func neighbours(t *testing.T) (node, peer *nstest.NS, local, remote netip.Addr) {
 	t.Helper()
 	node, peer = nstest.New(t), nstest.New(t)
@@ -144,7 +144,7 @@ func neighbours(t *testing.T) (node, peer *nstest.NS, local, remote netip.Addr) 
 	return node, peer, local, remote
 }
 
-// compare loads random rulesets on the node, each after always, and compares the answers with what arrives.
+// compare loads random rulesets on the node, each after always, and compares the verdicts with what arrives.
 func (r random) compare(t *testing.T, node *nstest.NS, always string, paths map[Packet]func(bool) bool) {
 	t.Helper()
 	seed, rulesets := uint64(time.Now().UnixNano()), 150
@@ -165,7 +165,7 @@ func (r random) compare(t *testing.T, node *nstest.NS, always string, paths map[
 			t.Fatal(err)
 		}
 		if _, err := node.Run("nft", "-f", file); err != nil {
-			continue // no packet is of two protocols
+			continue // nft rejects rules with two protocols
 		}
 		tried++
 		var rules Ruleset
@@ -176,7 +176,7 @@ func (r random) compare(t *testing.T, node *nstest.NS, always string, paths map[
 				drops++
 			}
 			if r.unsure && !dropped {
-				continue // it may be dropped nevertheless
+				continue // it may still be dropped
 			}
 			if came(!dropped) == dropped {
 				t.Fatalf("%+v: dropped: %t, by %s; the kernel does the opposite:\n%s", p, dropped, by, text)
@@ -200,7 +200,8 @@ func macOf(n *nstest.NS, ifName string) (mac string) {
 	return mac
 }
 
-// path sends packets to the tunnel's port of an address; came says whether one arrives. What is expected is waited for.
+// path sends packets to the tunnel's port of an address; came reports whether one arrives. An expected packet is waited
+// for.
 func path(t *testing.T, from, to *nstest.NS, addr netip.Addr) (came func(expected bool) bool) {
 	t.Helper()
 	var there, here *net.UDPConn
@@ -212,7 +213,7 @@ func path(t *testing.T, from, to *nstest.NS, addr netip.Addr) (came func(expecte
 	return func(expected bool) bool {
 		packet++
 		mark := binary.BigEndian.AppendUint64(nil, packet)
-		_, _ = here.Write(mark) // what is dropped on the way out is an error here, and what was refused before
+		_, _ = here.Write(mark) // fails if it is dropped on output, or an earlier one was rejected
 		limit := 2 * time.Millisecond
 		if expected {
 			_, _ = here.Write(mark)

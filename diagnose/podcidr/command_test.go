@@ -82,7 +82,7 @@ func TestKubeadm(t *testing.T) {
 	}
 }
 
-// Whatever a command has, the results are valid for computation.
+// Whatever a command contains, the parsed values are valid for computation.
 func FuzzCommand(f *testing.F) {
 	f.Add("kube-controller-manager --allocate-node-cidrs --cluster-cidr 10.244.0.0/16,fd00::/56 --node-cidr-mask-size-ipv4=25")
 	f.Add("--cluster-cidr=0.0.0.0/0 --node-cidr-mask-size=-1")

@@ -19,7 +19,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// node has an address derived from its number, the higher the number the younger, by seconds, and the podCIDRs.
+// node has an address derived from its number, and the podCIDRs; a higher number is created later, by seconds.
 func node(number int, name string, podCIDRs ...string) inputs.Node {
 	return inputs.Node{Name: name, PodCIDRs: prefixes(podCIDRs...),
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, byte(number / 250), byte(number%250 + 1)})},
@@ -34,7 +34,7 @@ func nodeMap(nodes ...inputs.Node) map[string]inputs.Node {
 	return m
 }
 
-// cut are have nodes with the first /mask blocks of from, and wait more without.
+// cut returns have nodes with the first /mask blocks of from, and wait nodes without a podCIDR.
 func cut(from string, mask, have, wait int) map[string]inputs.Node {
 	g, err := newGrid(Range{Cluster: netip.MustParsePrefix(from), Mask: mask})
 	if err != nil {
@@ -82,7 +82,7 @@ func TestKinds(t *testing.T) {
 		nodes      map[string]inputs.Node
 		facts      Facts
 		kind       string
-		in         []string // in the message
+		in         []string // parts of the message
 		notIn      []string
 	}{
 		{"nothing", "worker-1", some, wide, "", nil, nil},
@@ -169,7 +169,7 @@ func TestRemediesHaveFlags(t *testing.T) {
 	}
 }
 
-// That kube-controller-manager excludes the Services is a remedy only if nothing else is left in its range.
+// Excluding the Services from kube-controller-manager's range is a remedy only if nothing else in that range overlaps.
 func TestExcludedServicesAreNotAll(t *testing.T) {
 	f := allocatorWith(rangeOf("10.96.0.0/11", 24))
 	f.LeftOut = nil

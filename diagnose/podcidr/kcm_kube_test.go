@@ -119,8 +119,8 @@ func (c *realCluster) nodes() map[string]inputs.Node {
 	return nodes
 }
 
-// settled waits until each Node has a podCIDR or, unless all is set, the Event that kube-controller-manager has none
-// for it; the deadline fails the test.
+// settled waits until each Node has a podCIDR or, unless all is set, kube-controller-manager's Event that none is
+// available for it; the deadline fails the test.
 func (c *realCluster) settled(all bool) map[string]inputs.Node {
 	c.t.Helper()
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -128,7 +128,7 @@ func (c *realCluster) settled(all bool) map[string]inputs.Node {
 		if !all {
 			refused, ended = c.refused(), c.kcm.Ended()
 		}
-		nodes := c.nodes() // later than these
+		nodes := c.nodes() // read after the Events
 		waits := func(n inputs.Node) bool { return len(n.PodCIDRs) == 0 && !refused[n.Name] }
 		if !slices.ContainsFunc(sorted(nodes), waits) || ended {
 			return nodes
@@ -152,8 +152,8 @@ func (c *realCluster) refused() map[string]bool {
 	return out
 }
 
-// carryOut executes the remedy, and deletes Nodes as in docs/node-ipam.md: while kube-controller-manager is stopped,
-// and kubelets register them without podCIDR.
+// carryOut executes the remedy, and deletes Nodes as in docs/node-ipam.md: while kube-controller-manager is stopped;
+// kubelets register them again without a podCIDR.
 func (c *realCluster) carryOut(r report.Remedy) {
 	c.t.Helper()
 	change := changeOf(c.t, r)
@@ -199,7 +199,7 @@ func (c *realCluster) shell(dir, command string) {
 func TestKubeRemedies(t *testing.T) {
 	for _, s := range stories() {
 		t.Run(s.name, func(t *testing.T) {
-			for i := range max(s.remedies, 1) { // each from the beginning
+			for i := range max(s.remedies, 1) { // each in a new cluster
 				c := newRealCluster(t, s.facts, s.nodes)
 				if err := c.start(); (err != nil) != s.deadKCM {
 					t.Fatalf("kube-controller-manager: %v, want dead: %v", err, s.deadKCM)
@@ -224,7 +224,7 @@ func TestKubeRemedies(t *testing.T) {
 	}
 }
 
-// fixed carries the remedy out and checks that it fixes the problem.
+// fixed executes the remedy and checks that it fixes the problem.
 func (c *realCluster) fixed(d report.Finding, r report.Remedy, before map[string]inputs.Node) {
 	c.t.Helper()
 	c.carryOut(r)
@@ -294,7 +294,7 @@ func stories() []story {
 	}
 }
 
-// Random clusters on the real kube-controller-manager: fewer than on the other simulation, which this validates.
+// Random clusters on the real kube-controller-manager: fewer than with the naive implementation, which this validates.
 func TestKubeRandomRemedies(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -317,7 +317,7 @@ func TestKubeRandomRemedies(t *testing.T) {
 		d := problems[random.IntN(len(problems))]
 		if c.kcm.Ended() && d.Kind != OutOfRange && d.Kind != NotRunning {
 			c.stop()
-			continue // it would stay dead
+			continue // it would not start again
 		}
 		tried++
 		proposed[d.Kind]++

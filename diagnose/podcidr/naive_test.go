@@ -19,7 +19,7 @@ import (
 // naive is a second implementation of kube-controller-manager's allocator, independent of the model: it lists all
 // blocks and checks each.
 type naive struct {
-	blocks [][]netip.Prefix // of each range
+	blocks [][]netip.Prefix // by range
 	used   [][]bool
 	next   []int
 	nodes  map[string]inputs.Node
@@ -101,9 +101,9 @@ func (k *naive) serveWaiting() error {
 
 // change is what a remedy changes.
 type change struct {
-	ranges   []Range        // of kube-controller-manager, if they change
+	ranges   []Range        // kube-controller-manager's, if they change
 	leftOut  []netip.Prefix // likewise
-	recreate []string       // the Nodes
+	recreate []string       // Nodes
 	podCIDRs map[string][]netip.Prefix
 }
 
@@ -161,7 +161,7 @@ func carryOut(c change, f Facts, nodes map[string]inputs.Node) (map[string]input
 	return k.nodes, nil
 }
 
-// stillWrong returns what is still wrong with the nodes after a remedy for d; empty: nothing that the remedy was for.
+// stillWrong returns what is wrong after a remedy for d, empty if the remedy has worked.
 func stillWrong(d report.Finding, c change, f Facts, before, after map[string]inputs.Node) string {
 	again := func(name string) bool { return slices.Contains(c.recreate, name) }
 	if len(before) != len(after) {
@@ -180,7 +180,7 @@ func stillWrong(d report.Finding, c change, f Facts, before, after map[string]in
 		if len(before[name].PodCIDRs) == 0 && !slices.Contains(d.About, name) {
 			continue // it would have got the same without the remedy
 		}
-		for _, p := range n.PodCIDRs { // a new one
+		for _, p := range n.PodCIDRs { // a new podCIDR
 			for other, o := range after {
 				for _, q := range o.PodCIDRs {
 					if other != name && p.Overlaps(q) {
@@ -208,7 +208,7 @@ func stillWrong(d report.Finding, c change, f Facts, before, after map[string]in
 	return ""
 }
 
-// facts are those of the cluster with the change.
+// facts are those of the cluster after the change.
 func (c change) facts(f Facts) Facts {
 	if c.ranges != nil {
 		f.Ranges = c.ranges
@@ -220,8 +220,8 @@ func (c change) facts(f Facts) Facts {
 	return f
 }
 
-// randomCluster is one with a history: other ranges, other masks, podCIDRs assigned manually, Services and nodes inside
-// the range.
+// randomCluster is a cluster with a history: other ranges, other masks, podCIDRs assigned manually, Services and nodes
+// inside the range.
 func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 	pick := func(list ...int) int { return list[random.IntN(len(list))] }
 	from := netip.AddrFrom4([4]byte{10, byte(pick(0, 96, 100, 244)), byte(random.IntN(256)), 0})
@@ -255,18 +255,18 @@ func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 
 func randomPodCIDR(r Range, kind, i int, random *rand.Rand) netip.Prefix {
 	switch {
-	case kind == 3 && r.Cluster.Bits() > 3: // outside of the range, perhaps
+	case kind == 3 && r.Cluster.Bits() > 3: // perhaps outside of the range
 		wide := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-2).Masked(), Mask: r.Mask}
 		return wide.Block(random.Uint64N(wide.Blocks()))
 	case kind == 4: // another mask
 		return netip.PrefixFrom(r.Block(random.Uint64N(r.Blocks())).Addr(), r.Mask+random.IntN(4)-2).Masked()
-	case kind == 5: // any
+	case kind == 5: // any block
 		return r.Block(random.Uint64N(r.Blocks()))
 	}
 	return r.Block(uint64(i) % r.Blocks())
 }
 
-// Every proposed remedy works in the other simulation. Some must be proposed.
+// Every proposed remedy works in the independent implementation, and there are enough of them.
 func TestRemediesWork(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)

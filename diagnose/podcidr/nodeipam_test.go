@@ -19,7 +19,7 @@ func nodeIPAMWith(ranges ...Range) Facts {
 		Allocates: Yes, Runs: Yes, Services: prefixes("10.96.0.0/12"), Manifest: kcmManifest}
 }
 
-// If fairlead-controller assigns podCIDRs no remedy leads to a second allocator.
+// If fairlead-controller assigns podCIDRs, no remedy enables a second allocator.
 func TestNodeIPAMKinds(t *testing.T) {
 	with := func(f Facts, change func(*Facts)) Facts { change(&f); return f }
 	four := nodeIPAMWith(rangeOf("192.168.0.0/22", 24))
@@ -108,7 +108,7 @@ func refuseSecondAllocator(t *testing.T, d report.Finding) {
 	}
 }
 
-// checkConfigured checks a remedy: with its ranges every Node is served, and no podCIDR is assigned twice.
+// checkConfigured checks a remedy: with its ranges every Node gets a podCIDR, and none is assigned twice.
 func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r report.Remedy) {
 	t.Helper()
 	var lines []string
@@ -158,7 +158,7 @@ func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r repo
 	}
 }
 
-// merge is the union of both.
+// merge adds b to a.
 func merge(a, b map[string]inputs.Node) map[string]inputs.Node {
 	for name, n := range b {
 		a[name] = n
@@ -166,7 +166,7 @@ func merge(a, b map[string]inputs.Node) map[string]inputs.Node {
 	return a
 }
 
-// renamed numbers the names from first on.
+// renamed renumbers the nodes from first on.
 func renamed(nodes map[string]inputs.Node, first int) map[string]inputs.Node {
 	out := map[string]inputs.Node{}
 	for i := range len(nodes) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// agentClient is a client with the agent's RBAC rules, and after forbid with none.
+// agentClient is a client with the agent's RBAC rules.
 func (c *realCluster) agentClient() clients {
 	c.t.Helper()
 	return c.clientOf("agent")
@@ -48,7 +48,7 @@ func (c *realCluster) clientOf(who string) clients {
 	c.must(err)
 	out := c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
 	start := time.Now()
-	for _, may := range []authorizationv1.ResourceAttributes{ // of its ClusterRole, and of its Role
+	for _, may := range []authorizationv1.ResourceAttributes{ // from its ClusterRole, and from its Role
 		{Verb: "create", Resource: "events"},
 		{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "fairlead-controller"}} {
 		review := &authorizationv1.SelfSubjectAccessReview{}
@@ -187,7 +187,7 @@ func TestKubeReadEvents(t *testing.T) {
 	}
 }
 
-// Without any permissions, or without a server, all is unknown, and reported.
+// Without any permissions, or without a server, everything is unknown, and reported.
 func TestKubeReadForbidden(t *testing.T) {
 	c := newRealCluster(t, Facts{}, nil)
 	client := c.agentClient()

@@ -14,7 +14,7 @@ import (
 )
 
 // 300 nodes, and a cluster CIDR and node mask that were changed twice, on the real kube-controller-manager: the case of
-// docs/troubleshooting.md. The third settings seem to hold 4096 nodes, and hold not one more.
+// docs/troubleshooting.md. The third settings appear to hold 4096 nodes, but hold not a single additional one.
 func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	nodes := map[string]inputs.Node{}
 	for i := range 300 {
@@ -60,8 +60,8 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	}
 }
 
-// When a Node is deleted the real allocator releases its block, also if other nodes have it or parts of it, and assigns
-// it to the next: this is why it is stopped while Nodes are deleted.
+// When a Node is deleted the real allocator releases its block, even if other nodes have it or parts of it, and assigns
+// it to the next Node: therefore it is stopped while Nodes are deleted.
 func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
 	for _, s := range []struct {
 		name     string

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// mostPodsMask is the longest IPv4 node mask that is proposed: 13 pods.
-const mostPodsMask = 28
+// maxPodsMask is the longest IPv4 node mask that is proposed: 13 pods.
+const maxPodsMask = 28
 
 // serves tries ranges: the allocator starts with them and the nodes, waiting nodes get podCIDRs, and these overlap
 // nothing.
@@ -156,7 +156,7 @@ func (c *cluster) longerMasks(nodes []inputs.Node) (out, full []Range) {
 	for _, family := range byFamily(c.Ranges) {
 		longer := slices.Clone(family)
 		for c.serves(longer, ofFamily(nodes, family[0])) != nil {
-			if longer[0].Mask >= mostMask(family[0]) {
+			if longer[0].Mask >= maxMask(family[0]) {
 				return nil, family
 			}
 			for i := range longer {
@@ -168,10 +168,10 @@ func (c *cluster) longerMasks(nodes []inputs.Node) (out, full []Range) {
 	return out, nil
 }
 
-// mostMask is the longest node mask that is proposed for a range.
-func mostMask(r Range) int {
+// maxMask is the longest node mask that is proposed for a range.
+func maxMask(r Range) int {
 	if r.Cluster.Addr().Is4() {
-		return min(r.Cluster.Bits()+MaxMaskDiff, mostPodsMask)
+		return min(r.Cluster.Bits()+MaxMaskDiff, maxPodsMask)
 	}
 	return min(r.Cluster.Bits()+MaxMaskDiff, 112)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A node that was down has time to start its agent, even if this process did not run in the meantime.
+// A node that was down gets time to start its agent, even if this process was suspended meanwhile.
 func TestHostSettled(t *testing.T) {
 	p, grace := newPair(), time.Minute
 	var h Host
@@ -25,7 +25,7 @@ func TestHostSettled(t *testing.T) {
 	want("it is silent, and its node was not asked", true)
 	h.Pinged(NoReply, p.now)
 	want("its node is down", false)
-	p.now = p.now.Add(30 * time.Second) // a pause of this process
+	p.now = p.now.Add(30 * time.Second) // this process is suspended
 	p.run(4 * time.Second)
 	h.Pinged(CannotPing, p.now)
 	want("it cannot be asked", false)

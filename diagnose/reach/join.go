@@ -27,14 +27,14 @@ type Side struct {
 	Paths []api.ReachPath
 }
 
-// Way is one direction between two nodes in one family, as known from both ends.
-type Way struct {
+// Direction is one direction between two nodes in one family, as known from both ends.
+type Direction struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Family string `json:"family,omitempty"`
 	// Is what is known about it, and Since when; zero: that is not known.
-	Is    Direction `json:"state"`
-	Since time.Time `json:"since,omitzero"`
+	Is    DirectionState `json:"state"`
+	Since time.Time      `json:"since,omitzero"`
 	// Cause is why it does not work or is not known, At the node that has the fault; empty: it is between them, or its
 	// place is not known.
 	Cause Cause  `json:"cause,omitempty"`
@@ -45,17 +45,17 @@ type Way struct {
 }
 
 // Bad reports whether the direction does not work as it should.
-func (w Way) Bad() bool { return w.Is.bad() }
+func (w Direction) Bad() bool { return w.Is.bad() }
 
 // Join combines what both ends report, as two directions for each family. What the receiver reports takes precedence
 // over what it has reported to the sender, and silence counts only if the sender's agent sends. A cause is named if one
 // end's evidence is about that direction.
-func Join(a, b Side) []Way {
+func Join(a, b Side) []Direction {
 	families := map[string]bool{}
 	for _, p := range slices.Concat(a.Paths, b.Paths) {
 		families[p.Family] = true
 	}
-	var out []Way
+	var out []Direction
 	for _, f := range []string{"IPv4", "IPv6"} {
 		if families[f] {
 			out = append(out, join(a, b, f), join(b, a, f))
@@ -91,11 +91,11 @@ func pairOf(x, y Side, family string) (p oneWay) {
 	return p
 }
 
-func join(x, y Side, family string) Way {
+func join(x, y Side, family string) Direction {
 	p := pairOf(x, y, family)
 	back := pairOf(y, x, family)
 	p.backFail = back.state() == Fails
-	w := Way{From: x.Node, To: y.Node, Family: family, Is: p.state(), Seen: p.seen()}
+	w := Direction{From: x.Node, To: y.Node, Family: family, Is: p.state(), Seen: p.seen()}
 	switch {
 	case w.Is.bad():
 		w.Since = p.since()
@@ -114,8 +114,8 @@ func join(x, y Side, family string) Way {
 }
 
 // what says that a direction does not work.
-func (w Way) what() string {
-	of := map[Direction]string{Fails: "no %spackets pass from pods on %s to pods on %s",
+func (w Direction) what() string {
+	of := map[DirectionState]string{Fails: "no %spackets pass from pods on %s to pods on %s",
 		Narrow: "no full-size %spackets pass from pods on %s to pods on %s",
 		Lossy:  "some %spackets from pods on %s to pods on %s are lost",
 		NoTCP:  "no %sTCP transfers succeed from pods on %s to pods on %s"}[w.Is]
@@ -144,17 +144,17 @@ func (p oneWay) receives() bool { return p.y.NotQueried == "" && p.hasY }
 
 // starting reports whether x has only just begun to send, or to hear: y does not know x's packets yet.
 func (p oneWay) starting() bool {
-	from, to := Direction(p.px.FromThere), Direction(p.px.ToThere)
+	from, to := DirectionState(p.px.FromThere), DirectionState(p.px.ToThere)
 	return from == Unknown || from != Fails && to == Unknown
 }
 
 // state is what the ends know about the direction from x to y.
-func (p oneWay) state() Direction {
-	heard, reported := Direction(p.py.FromThere), Direction(p.px.ToThere)
+func (p oneWay) state() DirectionState {
+	heard, reported := DirectionState(p.py.FromThere), DirectionState(p.px.ToThere)
 	switch {
 	case p.noTCP():
 		return NoTCP
-	case p.receives() && slices.Contains([]Direction{Works, Narrow, Lossy}, heard):
+	case p.receives() && slices.Contains([]DirectionState{Works, Narrow, Lossy}, heard):
 		return heard
 	case p.answers():
 		return Works
@@ -170,7 +170,7 @@ func (p oneWay) state() Direction {
 
 // noTCP reports whether transfers to y fail, and nothing else: x alone knows.
 func (p oneWay) noTCP() bool {
-	return p.sends() && Direction(p.px.ToThere) == NoTCP && (!p.receives() || Direction(p.py.FromThere) == Works)
+	return p.sends() && DirectionState(p.px.ToThere) == NoTCP && (!p.receives() || DirectionState(p.py.FromThere) == Works)
 }
 
 // counts reports whether y not hearing x shows that the direction fails: x sends, or certainly would not be heard, or
@@ -387,11 +387,11 @@ func (p oneWay) notHeard() (c Cause, at, text string) {
 
 // seen is what each end reports about the direction.
 func (p oneWay) seen() (out []string) {
-	comes := map[Direction]string{Works: "packets from node %s arrive", Fails: "no packets from node %s arrive",
+	comes := map[DirectionState]string{Works: "packets from node %s arrive", Fails: "no packets from node %s arrive",
 		Narrow: "small packets from node %s arrive, but no full-size ones", Lossy: "packets from node %s are missing"}
-	if what := comes[Direction(p.py.FromThere)]; what != "" {
+	if what := comes[DirectionState(p.py.FromThere)]; what != "" {
 		out = append(out, fmt.Sprintf("node %s: "+what, p.y.Node, p.x.Node))
-	} else if what := comes[Direction(p.px.ToThere)]; what != "" {
+	} else if what := comes[DirectionState(p.px.ToThere)]; what != "" {
 		out = append(out, fmt.Sprintf("node %s, as reported to node %s: "+what, p.y.Node, p.x.Node, p.x.Node))
 	}
 	for _, s := range []struct {

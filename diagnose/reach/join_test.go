@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// known is what an end knows about its path: "from to state cause".
+// known is an end's report about its path: "from to state cause".
 func known(words string, with ...func(*api.ReachPath)) (s Side) {
 	var p api.ReachPath
 	if n, _ := fmt.Sscan(words, &p.FromThere, &p.ToThere, &p.State, &p.Cause); n < 3 {
@@ -27,7 +27,7 @@ func pinged(echo, full, end Answer) func(*api.ReachPath) {
 	return func(p *api.ReachPath) { p.Echo, p.FullEcho, p.EndEcho = string(echo), string(full), string(end) }
 }
 
-// What the simulated cluster of package agent/reach does not have: see there for faults and directions.
+// Cases that the simulated cluster of package agent/reach lacks: see there for faults and directions.
 func TestJoin(t *testing.T) {
 	noTunnel := func(p *api.ReachPath) { p.NoTunnel = "it has no address" }
 	tunnel := func(is string) func(*api.ReachPath) { return func(p *api.ReachPath) { p.Tunnel = is } }
@@ -48,7 +48,7 @@ func TestJoin(t *testing.T) {
 		name        string
 		a, b        Side
 		there, back string // state, cause, node
-		text        string // of the first that is not well
+		text        string // of the first direction that is not well
 	}{
 		{"b's agent does not probe", known("fails unknown broken not-found"), idle, "unknown not-probed b", "unknown not-probed b",
 			"node b does not probe: reachability: none"},
@@ -114,20 +114,20 @@ func TestJoin(t *testing.T) {
 			known("fails unknown broken checksum", arrived), "fails checksum ", "works  ", "the NIC of node a computes them wrongly, or something between"},
 	} {
 		c.a.Node, c.b.Node = "a", "b"
-		ways := Join(c.a, c.b)
+		directions := Join(c.a, c.b)
 		var got []string
-		for _, w := range ways {
+		for _, w := range directions {
 			got = append(got, fmt.Sprintf("%s %s %s", w.Is, w.Cause, w.At))
 			if w.Text == "" || w.Is == Works && w.Cause == CauseNone && strings.Contains(w.Text, ":") {
 				t.Errorf("%s: %+v", c.name, w)
 			}
 		}
 		if !slices.Equal(got, []string{c.there, c.back}) {
-			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, ways)
+			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, directions)
 		}
-		i := slices.IndexFunc(ways, func(w Way) bool { return w.Is != Works })
-		if c.text != "" && !strings.Contains(ways[max(0, i)].Text, c.text) {
-			t.Errorf("%s: %q lacks %q", c.name, ways[max(0, i)].Text, c.text)
+		i := slices.IndexFunc(directions, func(w Direction) bool { return w.Is != Works })
+		if c.text != "" && !strings.Contains(directions[max(0, i)].Text, c.text) {
+			t.Errorf("%s: %q lacks %q", c.name, directions[max(0, i)].Text, c.text)
 		}
 	}
 }
@@ -172,8 +172,8 @@ func TestJoinEverything(t *testing.T) {
 	}
 }
 
-// Reports of both ends from different times are not combined into a fault: y had not heard x when it was queried, and
-// has since reported to x that it does.
+// Reports that the two ends made at different times are not combined into a fault: y had not heard x when it was
+// queried, but has since reported to x that it does.
 func TestJoinOfDifferentTimes(t *testing.T) {
 	early, late := known("fails unknown broken not-found"), known("works works reached")
 	for _, w := range Join(late, early) {
@@ -183,7 +183,7 @@ func TestJoinOfDifferentTimes(t *testing.T) {
 	}
 }
 
-// A momentary failure of Open vSwitch is not the cause if some packets are lost and others arrive.
+// A momentary failure of Open vSwitch is not the cause if only some packets are lost.
 func TestNoTunnelIsNoCauseOfLoss(t *testing.T) {
 	x := known("works narrow broken mtu", func(p *api.ReachPath) { p.NoTunnel = "OVSDB is down" })
 	y := known("narrow works broken mtu")

@@ -27,19 +27,19 @@ const (
 	leaving = 60
 )
 
-// Direction is what is known about a path in one direction.
-type Direction string
+// DirectionState is what is known about a path in one direction.
+type DirectionState string
 
 const (
-	Unknown Direction = "unknown"
-	Works   Direction = "works"
-	Fails   Direction = "fails"
+	Unknown DirectionState = "unknown"
+	Works   DirectionState = "works"
+	Fails   DirectionState = "fails"
 	// Narrow: packets arrive, but none of full size.
-	Narrow Direction = "narrow"
+	Narrow DirectionState = "narrow"
 	// Lossy: packets of any size are lost repeatedly.
-	Lossy Direction = "lossy"
+	Lossy DirectionState = "lossy"
 	// NoTCP: packets of all sizes arrive, but no transfer (TransferSize) does.
-	NoTCP Direction = "no-tcp"
+	NoTCP DirectionState = "no-tcp"
 )
 
 // Link is what an end knows about the path to and from another end. The zero value, with Interval, knows nothing. All
@@ -72,7 +72,7 @@ type arrivals struct {
 // State is what is known about a Link at one time.
 type State struct {
 	// From is the direction from the peer to this node, To the one to the peer.
-	From, To Direction
+	From, To DirectionState
 	// Away: the peer's kernel answers for an agent that does not run, or the agent has announced that it stops.
 	Away bool
 	// Refused: the peer's kernel answers, so that packets pass in both directions.
@@ -87,7 +87,7 @@ type State struct {
 	TCP Outcome
 }
 
-func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy || d == NoTCP }
+func (d DirectionState) bad() bool { return d == Fails || d == Narrow || d == Lossy || d == NoTCP }
 
 // Works reports whether packets of all sizes pass in both directions.
 func (s State) Works() bool { return s.From == Works && s.To == Works }
@@ -276,7 +276,7 @@ func (l *Link) State(now time.Time) State {
 	return s
 }
 
-func quality(narrow, lossy bool) Direction {
+func quality(narrow, lossy bool) DirectionState {
 	switch {
 	case lossy:
 		return Lossy
@@ -288,7 +288,7 @@ func quality(narrow, lossy bool) Direction {
 
 // to is the direction to the peer, as the peer reports it. It knows nothing if either end had just started when it
 // reported, or if it is heard again after a silence, which its first reports are about.
-func (l *Link) to() Direction {
+func (l *Link) to() DirectionState {
 	h, since := l.last.Heard, min(l.heard.Sub(l.began), l.last.Uptime, l.heard.Sub(l.again))
 	silence := silent * l.Interval
 	switch {

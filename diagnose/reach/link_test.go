@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// pair is two ends and what is between them.
+// pair is two ends and the path between them.
 type pair struct {
 	a, b Link
 	now  time.Time
-	// toB and toA say whether a packet arrives; bAway: the agent of b does not run, and its kernel refuses if refuses.
+	// toB and toA report whether a packet arrives; bAway: b's agent is not running, and b's kernel refuses packets if
+	// refuses.
 	toB, toA       func(Packet) bool
 	bAway, refuses bool
 }
@@ -23,7 +24,7 @@ func newPair() *pair {
 		0), toB: all, toA: all}
 }
 
-// run lets the time pass.
+// run advances the clock.
 func (p *pair) run(d time.Duration) {
 	for end := p.now.Add(d); p.now.Before(end); {
 		switch out := p.a.Next(p.now); {
@@ -43,7 +44,7 @@ func (p *pair) run(d time.Duration) {
 	}
 }
 
-func (p *pair) want(t *testing.T, what string, fromA, toA, fromB, toB Direction) {
+func (p *pair) want(t *testing.T, what string, fromA, toA, fromB, toB DirectionState) {
 	t.Helper()
 	a, b := p.a.State(p.now), p.b.State(p.now)
 	if a.From != fromA || a.To != toA || b.From != fromB || b.To != toB {
@@ -73,7 +74,7 @@ func TestLink(t *testing.T) {
 	p.want(t, "all passes again", Works, Works, Works, Works)
 }
 
-// A path that never worked is seen as well, in either direction and in both.
+// A path that has never worked is detected as well, in either direction and in both.
 func TestLinkFromTheStart(t *testing.T) {
 	p := newPair()
 	p.toB = none
@@ -107,8 +108,9 @@ func TestLinkNarrow(t *testing.T) {
 	p.want(t, "narrow from the start", Narrow, Narrow, Narrow, Narrow)
 }
 
-// An agent that dies is away while its kernel refuses, however long, and back as soon as it is.
-func TestLinkAgentAway(t *testing.T) {
+// A dead agent counts as away while its kernel refuses packets, however long that is, and as back as soon as it is
+// heard.
+func TestLinkAgentDown(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
 	p.bAway, p.refuses = true, true
@@ -145,7 +147,7 @@ func TestLinkAgentAway(t *testing.T) {
 	}
 }
 
-// An agent that announces that it stops is away for a while, not for ever.
+// An agent that has announced that it stops counts as away for a limited time only.
 func TestLinkLeaving(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
@@ -163,7 +165,7 @@ func TestLinkLeaving(t *testing.T) {
 	}
 }
 
-// A process that did not run has missed packets itself.
+// Packets missed while this process was suspended do not count as lost.
 func TestLinkPaused(t *testing.T) {
 	p := newPair()
 	p.run(time.Minute)
@@ -197,7 +199,7 @@ func TestLinkCountsLosses(t *testing.T) {
 	p.want(t, "all pass", Works, Works, Works, Works)
 }
 
-// An outage is not loss, however many packets it costs, and neither are two outages.
+// Neither one nor two outages count as packet loss, however many packets they cost.
 func TestLinkOutageIsNotLossy(t *testing.T) {
 	p := newPair()
 	for range 2 {
@@ -211,7 +213,7 @@ func TestLinkOutageIsNotLossy(t *testing.T) {
 	p.want(t, "two outages", Works, Works, Works, Works)
 }
 
-// Packets may come late and twice.
+// Packets may arrive late and twice.
 func TestLinkOrder(t *testing.T) {
 	var a, b Link
 	a.Interval, b.Interval = time.Second, time.Second

@@ -29,7 +29,7 @@ func TestPacket(t *testing.T) {
 			t.Errorf("%s is taken for %+v", what, p)
 		}
 	}
-	for i := range 20 { // an agent that neither asks nor answers
+	for i := range 20 { // neither a question nor an answer
 		good[40+i] = 0
 	}
 	if p, err := Parse(good); err != nil || p.About != 0 || p.Other != (Other{}) {

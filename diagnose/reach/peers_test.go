@@ -14,7 +14,7 @@ func names(n int) (out []string) {
 	return out
 }
 
-// At any time a node asks only nodes that ask it, and never itself.
+// At any time a node probes only nodes that probe it, and never itself.
 func TestPeersAreMutual(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 9, 10, 11, 12, 50, 101} {
 		nodes := names(n)
@@ -41,7 +41,7 @@ func TestPeersAreMutual(t *testing.T) {
 	}
 }
 
-// In time each node asks every other one.
+// Over time each node probes every other one.
 func TestPeersMeetAll(t *testing.T) {
 	nodes, met := names(40), map[string]bool{}
 	for epoch := range 40 {
@@ -70,7 +70,7 @@ func TestPeersAreStable(t *testing.T) {
 	}
 }
 
-// The nodes beside a node ask it, and of two neighbours each asks nodes that ask the other, and so know about it.
+// A node's neighbours probe it, and two neighbours have a common peer, which each can query about the other.
 func TestBeside(t *testing.T) {
 	for _, n := range []int{11, 12, 50} {
 		nodes, now := names(n), time.Unix(1e9, 0)

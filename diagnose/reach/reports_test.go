@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// heardReport are when others have heard the peer, in seconds after this end last did, and when that was reported.
+// heardReport is when others have heard the peer, in seconds after this end last heard it, and when they reported that.
 type heardReport struct{ heard, said float64 }
 
-// What others report counts once they have heard the peer for as long as it takes to find a path broken, and while they
+// Reports of others count once they have heard the peer for as long as it takes to find a path broken, and while they
 // still hear it.
-func TestWord(t *testing.T) {
+func TestHeardByOthers(t *testing.T) {
 	every := func(first, last float64) (out []heardReport) {
 		for at := first; at <= last; at += 2 {
 			out = append(out, heardReport{at, at + 1})

@@ -132,7 +132,7 @@ type Verdict struct {
 // How says what a broken path does: it passes nothing in a direction ("broken"), nothing of full size ("narrow"), or
 // loses some ("lossy"). For a path that works again but is still reported for a while, the cause decides.
 func (s State) How(c Cause) string {
-	either := func(d Direction) bool { return s.From == d || s.To == d }
+	either := func(d DirectionState) bool { return s.From == d || s.To == d }
 	switch {
 	case either(Fails):
 		return "broken"
@@ -349,7 +349,7 @@ func (e Evidence) broken() string {
 	out := fmt.Sprintf("pods on this node to pods on node %s", e.Node)
 	var lost, narrow, lossy, tcp []string
 	for _, d := range []struct {
-		is    Direction
+		is    DirectionState
 		name  string
 		share int
 	}{{e.State.From, in, e.State.LostFrom}, {e.State.To, out, e.State.LostTo}} {

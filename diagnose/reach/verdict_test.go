@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Each row is a fault and what an agent sees of it. A wrong cause is worse than none.
+// Each row is a fault and an agent's evidence of it. A wrong cause is worse than none.
 func TestJudge(t *testing.T) {
 	in, out := State{From: Fails, To: Unknown, EverHeard: true}, State{From: Works, To: Fails, EverHeard: true}
 	narrowOut := State{From: Works, To: Narrow, EverHeard: true}
@@ -177,9 +177,9 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Whatever is seen, what is reported has a cause and a sentence, and a path that works has neither.
+// Whatever the evidence, a broken path has a cause and a text, and MTU and firewall are blamed only with evidence.
 func TestJudgeEverything(t *testing.T) {
-	directions := []Direction{Unknown, Works, Fails, Narrow, Lossy}
+	directions := []DirectionState{Unknown, Works, Fails, Narrow, Lossy}
 	for i := range 5 * 5 * 2 * 4 * 4 * 2 * 2 {
 		pick := func(n int) int { defer func() { i /= n }(); return i % n }
 		e := Evidence{Node: "b", Family: "IPv4", Counts: Counts{Peers: 4}, State: State{From: directions[pick(5)],

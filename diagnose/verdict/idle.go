@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Pods are read in pages, up to mostPages: a question about one policy must not read a large cluster.
+// Pods are read in pages, up to maxPages: a question about one policy must not read a large cluster.
 const (
 	pageOfPods = 500
-	mostPages  = 20
+	maxPages   = 20
 )
 
 // Idle reads what one policy applies to, and returns the parts of it that affect no pod; nil if there are none, the
@@ -61,7 +61,7 @@ type reading struct {
 // idle is what affects none of the pods that were read; nil if all does, or there are too many pods to read.
 func (r *reading) idle() *compile.Idle {
 	all := r.c.Idle()
-	if len(all) == 0 || r.pages >= mostPages {
+	if len(all) == 0 || r.pages >= maxPages {
 		return nil
 	}
 	return &all[0]

@@ -22,7 +22,8 @@ func files(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// The directory is made, content and mode are as asked, and what a crash left of an earlier write goes.
+// The directory is created, content and mode are as requested, and leftovers of an earlier write that crashed are
+// removed.
 func TestWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	path := filepath.Join(dir, "f")
@@ -54,7 +55,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A write that fails leaves the old file and nothing else, and the error names the file and keeps its cause.
+// A write that fails leaves only the old file, and the error names the file and keeps its cause.
 func TestFailedWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

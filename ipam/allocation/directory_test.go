@@ -38,7 +38,7 @@ func TestDirectoryUnreadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(d.file(made.Name), d.file("10.2.0.5")); err != nil { // an external cp
+	if err := os.Rename(d.file(made.Name), d.file("10.2.0.5")); err != nil { // an external mv
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{"10.2.0.1": "", "10.2.0.2": "{", "10.2.0.3": "null", "README": "x"} {

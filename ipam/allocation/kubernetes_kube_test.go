@@ -48,7 +48,7 @@ func newClient(t *testing.T) dynamic.Interface {
 	return client
 }
 
-// An API server with an older definition, which has no field selector for phases, gives the same list.
+// An API server with an older definition, which has no field selector for phases, returns the same list.
 func TestKubeOlderDefinition(t *testing.T) {
 	client := newClient(t)
 	k := NewKubernetes(client)
@@ -108,8 +108,8 @@ func TestKubeNoDefinitions(t *testing.T) {
 
 func TestKubeStore(t *testing.T) { checkStore(t, NewKubernetes(newClient(t))) }
 
-// The API server accepts any RFC 3339 time, as kubectl or a restored backup may write it. One allocation with another
-// form of it than Fairlead writes is read, and does not make each list fail that contains it.
+// The API server accepts any RFC 3339 time, as kubectl or a restored backup may write it. An allocation with a time in
+// another format than Fairlead's is read, and does not make every list that contains it fail.
 func TestKubeOtherTimes(t *testing.T) {
 	client := newClient(t)
 	s := NewKubernetes(client)
@@ -130,7 +130,7 @@ func TestKubeOtherTimes(t *testing.T) {
 			t.Fatalf("%s: listed are %+v, %v", text, list, err)
 		}
 		want := time.Date(2099, 11, 26, 9, 0, 0, 0, time.UTC)
-		if strings.HasSuffix(text, "99:99") { // no time: as if it was over
+		if strings.HasSuffix(text, "99:99") { // not a time: counts as expired
 			want = time.Unix(0, 0)
 		}
 		if got := list[0].Spec.Until.Time; got.Sub(want).Abs() > time.Second {

@@ -49,7 +49,7 @@ func allocationOf(addr, pool, node, container string) api.IPAllocation {
 
 // checkStore tests what every Store must do. The store is empty.
 func checkStore(t *testing.T, s Store) {
-	t.Cleanup(func() { // another test, or this one again, finds it empty
+	t.Cleanup(func() { // so that the next test finds it empty
 		list, err := s.List(context.Background(), Filter{})
 		for _, a := range list {
 			err = errors.Join(err, s.Delete(context.Background(), a))
@@ -193,7 +193,7 @@ func checkList(t *testing.T, s Store) {
 	}
 }
 
-// Of several that create the same address, or delete it, exactly one succeeds.
+// Of several concurrent creates, or deletes, of the same address exactly one succeeds.
 func checkRace(t *testing.T, s Store) {
 	for round := range 5 {
 		made := race(func(i int) (api.IPAllocation, error) {

@@ -73,7 +73,7 @@ func release(t testing.TB, a *Allocator, name string) {
 	}
 }
 
-// phases is what the store has: "10.2.0.1 Allocated a, …".
+// phases is the content of the store: "10.2.0.1 Allocated a, …".
 func phases(t testing.TB, s allocation.Store) string {
 	t.Helper()
 	list, err := s.List(context.WithoutCancel(t.Context()), allocation.Filter{})
@@ -200,7 +200,7 @@ func TestCommonVLAN(t *testing.T) {
 	}
 }
 
-// A mark that a node with a fast clock has made does not last until that clock's time.
+// A mark set by a node with a fast clock does not last until that clock's time.
 func TestOver(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -211,7 +211,7 @@ func TestOver(t *testing.T) {
 		{api.PhaseAllocated, -time.Hour, false}, {api.PhaseCooling, -time.Second, true}, {api.PhaseCooling, time.Hour, false},
 		{api.PhaseConflict, 0, true}, {api.PhaseConflict, conflictPeriod, false},
 		{api.PhaseConflict, conflictPeriod + time.Minute, false}, // clocks differ slightly
-		// By a clock that was fast and has been corrected.
+		// Set by a fast clock that has been corrected.
 		{api.PhaseConflict, 365 * 24 * time.Hour, true}, {api.PhaseCooling, 365 * 24 * time.Hour, true},
 		{api.PhaseCooling, api.MaxCoolingPeriod + time.Minute, false},
 	} {
@@ -290,7 +290,7 @@ func TestCooling(t *testing.T) {
 	}
 }
 
-// Several pools of a family are tried one after the other.
+// Several pools of a family are tried in order.
 func TestFallsThrough(t *testing.T) {
 	s := directory(t)
 	one, two := makePool(t, "one", "10.2.0.1", "10.2.0.1", 0), makePool(t, "two", "10.2.1.1", "10.2.1.1", 0)
@@ -366,7 +366,7 @@ func TestPodIPs(t *testing.T) {
 	if got, err := ask("a", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
 		t.Errorf("again: %s, %v", got, err)
 	}
-	// The other family follows into the VLAN of the requested address.
+	// The other family is allocated in the VLAN of the requested address.
 	if got, err := ask("b", dual, "fd00::5"); !strings.HasPrefix(got, "10.2.1.") || !strings.HasSuffix(got, " fd00::5/64") || err != nil {
 		t.Errorf("of one family: %s, %v", got, err)
 	}
@@ -389,7 +389,7 @@ func TestPodIPs(t *testing.T) {
 	if phases(t, s) != before {
 		t.Errorf("the store has %s, before it had %s", phases(t, s), before)
 	}
-	// The same address again need not wait until it has cooled.
+	// A requested address is allocated even while it is cooling.
 	release(t, a, "a")
 	if got, err := ask("d", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
 		t.Errorf("while it cools: %s, %v", got, err)

@@ -33,7 +33,7 @@ func sticky(ctx context.Context, a *Allocator, container string, keep *api.Alloc
 	return prefixes(got), err
 }
 
-// reserve is what the controller does.
+// reserve creates a reservation as the controller does.
 func reserve(t *testing.T, s allocation.Store, p pool.Pool, addr int64, keep *api.AllocationReservation) {
 	t.Helper()
 	at := p.At(addr)
@@ -223,7 +223,7 @@ func keptAnswers(t *testing.T, s allocation.Store) {
 	}
 }
 
-// A MAC on record is the pod's, also with another address.
+// A recorded MAC is the pod's, even with another address.
 func keptMAC(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	keep := keepFor("u", 0)
@@ -383,7 +383,7 @@ func keptLost(t *testing.T, s allocation.Store) {
 	if _, err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keepFor("u", 0)); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []bool{true, false} { // the second time it is there
+	for _, want := range []bool{true, false} { // the second time it exists
 		lost, err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(6), keepFor("u", 0))
 		if lost != want || err != nil {
 			t.Errorf("lost: %t, want %t; %v", lost, want, err)

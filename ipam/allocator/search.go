@@ -20,8 +20,8 @@ import (
 const blindTries = 3
 
 // Listing a nearly full pool returns all of its addresses, so it is deferred by one try for each listedPerTry of them.
-// mostTries bounds how long that may take.
-const listedPerTry, mostTries = 500, 100
+// maxTries bounds how long that may take.
+const listedPerTry, maxTries = 500, 100
 
 // spares is how many candidates of a list are kept, and spareAge for how long, so that a pool that is nearly full is
 // not listed for each address.
@@ -89,7 +89,7 @@ type candidate struct {
 // tries is how many addresses are tried before the pool is listed. If the controller's free map is empty, the pool may
 // well be exhausted.
 func (s *search) tries() int {
-	return int(max(blindTries, min(s.pool.Hinted().Total(), s.pool.Total()/listedPerTry, mostTries)))
+	return int(max(blindTries, min(s.pool.Hinted().Total(), s.pool.Total()/listedPerTry, maxTries)))
 }
 
 func (s *search) try(ctx context.Context, c candidate) (given, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// counting counts how often all of a pool is listed.
+// counting counts the lists of a whole pool.
 type counting struct {
 	allocation.Store
 	lists *int
@@ -29,8 +29,8 @@ func (c counting) List(ctx context.Context, f allocation.Filter) ([]api.IPAlloca
 	return c.Store.List(ctx, f)
 }
 
-// Near the end of a large pool, with a stale hint of which nine in ten are allocated, few Allocates list the pool:
-// trying single addresses costs less. Nodes do not know of each other here.
+// Near the end of a large pool, with a stale hint in which nine of ten addresses are allocated, few Allocates list the
+// pool: trying single addresses costs less. Nodes do not know of each other here.
 func TestLargePoolIsSeldomListed(t *testing.T) {
 	p := makePool(t, "p", "10.2.0.1", "10.2.58.250", 0)
 	span, err := pool.ParseSpan("10.2.5.0-10.2.7.255")
@@ -85,7 +85,7 @@ func exhausted(t *testing.T, a *Allocator, p pool.Pool) {
 	}
 }
 
-// Each ADD of a pod without an address is retried by its runtime: a pool that is full is not listed each time.
+// Each ADD of a pod without an address is retried by its runtime: a full pool is not listed each time.
 func TestFullPoolIsSeldomListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := counting{directory(t), new(int)}
@@ -107,7 +107,7 @@ func TestFullPoolIsSeldomListed(t *testing.T) {
 				a.Cooling = cooling
 				release(t, a, "pod7")
 				allocate(t, a, "pod7", p)
-				if *s.lists > lists { // the address may be guessed, too
+				if *s.lists > lists { // the address may also be found by guessing
 					t.Errorf("listed %d times, want %d at most, for an address that cools for %s", *s.lists, lists, cooling)
 				}
 			}
@@ -150,7 +150,7 @@ func testFullByTheFreeMap(t *testing.T) {
 			}
 			p.Free = m
 			b.FreeMap = func(string) (pool.FreeMap, bool) { return m, true }
-			b.full.lists = map[part]time.Time{} // that a list says so is another test's subject
+			b.full.lists = map[part]time.Time{} // lists are another test's subject
 			exhausted(t, b, p)
 		}
 		if *s.lists != c.lists {
@@ -170,7 +170,8 @@ func testFullByTheFreeMap(t *testing.T) {
 	}
 }
 
-// An address that is released because the pod's other one could not be allocated is found at once: it does not cool.
+// An address that is released because the pod's other one could not be allocated can be allocated again at once: it
+// does not cool.
 func TestUndoneInAFullPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, p := fullPool(t, counting{directory(t), new(int)})
@@ -186,7 +187,7 @@ func TestUndoneInAFullPool(t *testing.T) {
 	})
 }
 
-// That a pool is full in one VLAN says nothing about another one.
+// A pool that is full in one VLAN may not be full in another one.
 func TestFullInOneVLAN(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := pool.Read(api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: api.IPPoolSpec{IPVersion: 4,
@@ -208,7 +209,7 @@ func TestFullInOneVLAN(t *testing.T) {
 	})
 }
 
-// A pool does not count as full because of an older list while its free map has addresses that were not tried.
+// A pool does not count as full because of an older list while its free map has untried addresses.
 func TestMapAfterAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := counting{directory(t), new(int)}
@@ -221,7 +222,7 @@ func TestMapAfterAList(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Free = pool.FreeMap{Spans: []pool.Span{all}, Complete: true} // others have taken 99 since
+		p.Free = pool.FreeMap{Spans: []pool.Span{all}, Complete: true} // other nodes have allocated 99 since
 		allocate(t, b, "waits", p)
 	})
 }

@@ -18,8 +18,8 @@ type Range struct {
 
 func (r Range) String() string { return fmt.Sprintf("%s cut into /%d", r.Cluster, r.Mask) }
 
-// mostBits bounds how much longer Mask may be than the cluster CIDR, so that blocks can be counted.
-const mostBits = 63
+// maxBits bounds how much longer Mask may be than the cluster CIDR, so that blocks can be counted.
+const maxBits = 63
 
 // Check returns what is wrong with a range.
 func (r Range) Check() error {
@@ -30,9 +30,9 @@ func (r Range) Check() error {
 		return fmt.Errorf("a node mask of /%d is longer than the address", r.Mask)
 	case diff < 0:
 		return fmt.Errorf("a cluster CIDR of %s has no room for one /%d", r.Cluster, r.Mask)
-	case diff > mostBits:
+	case diff > maxBits:
 		return fmt.Errorf("the node mask /%d is %d bits longer than %s; at most %d are supported", r.Mask, diff, r.Cluster,
-			mostBits)
+			maxBits)
 	}
 	return nil
 }

@@ -224,7 +224,7 @@ func TestBothFamiliesOrNone(t *testing.T) {
 	}
 }
 
-// The library writes the lease and then fails to write which address was last.
+// The library writes the lease and then fails to record the last address.
 func TestFailureAfterTheLeaseWasWritten(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -503,7 +503,7 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-// The lock of another process, host-local itself for example, is waited for.
+// The store waits for a lock of another process, host-local's for example.
 func TestFileLock(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -645,7 +645,7 @@ func awaitChange(t *testing.T, dir string, before stamp) {
 func TestReadAfterAFailure(t *testing.T) {
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "lease")
 	s := open(t, dir)
-	if err := os.Symlink(elsewhere, filepath.Join(dir, "10.1.0.7")); err != nil { // to nothing: it cannot be opened
+	if err := os.Symlink(elsewhere, filepath.Join(dir, "10.1.0.7")); err != nil { // dangling: it cannot be opened
 		t.Fatal(err)
 	}
 	allocate(t, s, "b", "10.1.0.0/24")

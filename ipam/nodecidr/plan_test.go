@@ -135,8 +135,8 @@ func TestClaims(t *testing.T) {
 	p := mustMake(t, Facts{Ranges: ranges("10.0.0.0/16 24"),
 		Nodes: []Node{node("has", 1, "10.0.1.0/24"), node("other", 2, "10.0.2.0/24"), node("two", 3), node("stale", 4)},
 		Claims: []Claim{claim("10.0.1.0/24", "has"), claim("10.0.3.0/24", "other"), claim("10.0.4.0/24", "gone"),
-			claim("10.0.6.0/24", "two"), claim("10.0.5.0/24", "two"), // after a crash between
-			claim("10.0.2.0/24", "stale"), // another Node's by now
+			claim("10.0.6.0/24", "two"), claim("10.0.5.0/24", "two"), // after a crash in between
+			claim("10.0.2.0/24", "stale"), // another Node's now
 			claim("10.1.0.0/24", "stale"), claim("10.0.8.0/25", "stale")}})
 	var released []string
 	for _, c := range p.Release {

@@ -182,7 +182,7 @@ func TestKubeAntreasStatusStays(t *testing.T) {
 	}
 }
 
-// What the API server rejects has a message that says what to change, and Read rejects it as well.
+// What the API server rejects has a message with a remedy, and Read rejects it as well.
 func TestKubePoolsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	const subnet = "subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}"
@@ -242,14 +242,14 @@ func TestKubePoolsAreRefused(t *testing.T) {
 				t.Errorf("%s %s\n\tgot  %v\n\twant %s", version, spec, err, want)
 			}
 			if err == nil {
-				_ = c.remove("wrong") // it failed already
+				_ = c.remove("wrong") // it has failed already
 			}
 		}
 		if _, err := Read(written(t, spec)); err == nil {
 			t.Errorf("%s is refused by the API server alone", spec)
 		}
 	}
-	// The annotation can be wrong at once, and later.
+	// The annotation can be wrong on create and on update.
 	u := c.object("v1beta1", "named", with("{cidr: 10.2.0.0/28}"))
 	u.SetAnnotations(map[string]string{api.AnnotationNetwork: "storage"})
 	named, err := c.pools("v1beta1").Create(t.Context(), u, metav1.CreateOptions{})
@@ -268,7 +268,7 @@ func TestKubePoolsAreRefused(t *testing.T) {
 	}
 }
 
-// The largest pool that the definition allows costs the policy no more than it may.
+// The largest pool that the CRD allows stays within the cost limit of the policy.
 func TestKubeLargePoolIsAccepted(t *testing.T) {
 	c := newCluster(t)
 	for form, ends := range map[string]string{"cidr": "{cidr: 10.%[1]d.0.0/28}", "ends": "{start: 10.%[1]d.0.2, end: 10.%[1]d.0.200}"} {
@@ -375,7 +375,7 @@ func TestKubePoolInUseBySubnetOfRange(t *testing.T) {
 	}
 }
 
-// While the policy exists no definition can be deleted, with all its objects, not even with the whole manifest.
+// While the policy exists no CRD can be deleted, with all its objects, not even with the whole manifest.
 func TestKubeDefinitionsStay(t *testing.T) {
 	c := newCluster(t)
 	s := shared.Get(t)

@@ -120,7 +120,7 @@ func TestReadSubnetPerRange(t *testing.T) {
 	}
 }
 
-// Each rejection names the field and says what to write.
+// Each rejection names the field and what to write instead.
 func TestReadRefuses(t *testing.T) {
 	const subnet = "subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}"
 	const ranges = "ipRanges: [{cidr: 10.2.0.0/24}]"

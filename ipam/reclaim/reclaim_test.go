@@ -20,7 +20,7 @@ func suspect(name, uid, version, why string) Suspect {
 		Spec: api.IPAllocationSpec{Owner: api.AllocationOwner{PodUID: uid}}}, why}
 }
 
-// One check never suffices. Whatever differs at the second check starts again.
+// One check is never enough. Any difference at the second check starts over.
 func TestTwoLooks(t *testing.T) {
 	const grace = 10 * time.Second
 	a := suspect("a", "1", "1", "gone")
@@ -101,7 +101,7 @@ func TestLostNodes(t *testing.T) {
 	}
 }
 
-// Names do not identify owners, except those that have nothing else: they keep its address.
+// Names do not identify owners, except owners that have only a name: those keep their address.
 func TestLives(t *testing.T) {
 	pods := []Pod{{UID: "u1", Namespace: "ns", Name: "a"}, {UID: "u2", Namespace: "ns", Name: "done", Finished: true},
 		{UID: "u3", Namespace: "ns", Name: "static", ConfigHash: "h"}}
@@ -161,7 +161,7 @@ func (n *node) take(t *testing.T, container, ip string) {
 	}
 }
 
-// look compares once, 6 s after the last time, and returns the addresses that are left.
+// look compares once, 6 s after the previous time, and returns the addresses that are left.
 func (n *node) look(t *testing.T) (left string, freed int, err error) {
 	t.Helper()
 	n.now += 6 * time.Second
@@ -181,7 +181,7 @@ func (n *node) look(t *testing.T) (left string, freed int, err error) {
 }
 
 // A node reclaims only what was gone at both checks and at the final one.
-func TestNodeTakesBack(t *testing.T) {
+func TestNodeReclaims(t *testing.T) {
 	n := newNode(t)
 	for i, c := range strings.Split("abcd", "") {
 		n.take(t, c, "10.2.0."+string(rune('1'+i)))

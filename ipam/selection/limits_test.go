@@ -21,8 +21,8 @@ func listOf(part func(i int) string) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-// Whatever fits into an annotation: the answer names the limit, is short, and is given after a look at no more than the
-// limit's entries.
+// Whatever fits into an annotation: the error is short and names the limit, and no more entries than the limit are
+// read.
 func TestLongAnnotations(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("%x", i) }
 	addr := func(i int) string { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String() }

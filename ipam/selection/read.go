@@ -104,9 +104,9 @@ func (o Object) value(annotation string) string { return strings.TrimSpace(o.Ann
 
 // Limits of annotations, which may have 256 KiB: each entry costs time at each ADD.
 const (
-	mostPools  = 100
-	mostPodIPs = 5000 // those of a StatefulSet
-	mostLength = 253  // of a name in Kubernetes
+	maxPools  = 100
+	maxPodIPs = 5000 // those of a StatefulSet
+	maxLength = 253  // of a name in Kubernetes
 )
 
 // items are the parts of a comma-separated list, at most the given number. None is empty.
@@ -122,9 +122,9 @@ func (o Object) items(annotation, example string, most int) ([]string, error) {
 		case item == "":
 			return nil, fmt.Errorf("%s: annotation %s is %q, which has an extra comma: write it as %q",
 				o.Name, annotation, short(value), example)
-		case len(item) > mostLength:
+		case len(item) > maxLength:
 			return nil, fmt.Errorf("%s: annotation %s has an entry of %d characters, and %d are the most: write it as %q",
-				o.Name, annotation, len(item), mostLength, example)
+				o.Name, annotation, len(item), maxLength, example)
 		case seen[item]:
 			return nil, fmt.Errorf("%s: annotation %s names %s twice: remove one", o.Name, annotation, item)
 		case len(out) == most:
@@ -145,11 +145,11 @@ func short(value string) string {
 }
 
 func readPools(o Object) ([]string, error) {
-	return o.items(api.AnnotationPools, "pool-a,pool-b", mostPools)
+	return o.items(api.AnnotationPools, "pool-a,pool-b", maxPools)
 }
 
 func readPodIPs(o Object) ([]netip.Addr, error) {
-	items, err := o.items(api.AnnotationPodIPs, "192.0.2.7,2001:db8::7", mostPodIPs)
+	items, err := o.items(api.AnnotationPodIPs, "192.0.2.7,2001:db8::7", maxPodIPs)
 	if err != nil {
 		return nil, err
 	}

@@ -153,8 +153,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Where an old pool and a young one overlap, the old one remains in use; an overlap with an invalid one does not count.
-func TestWhoGoesOn(t *testing.T) {
+// Where an old pool and a younger one overlap, the old one stays in use; an overlap with an invalid pool does not
+// count.
+func TestOverlapKeepsTheOldPool(t *testing.T) {
 	k := known()
 	bad := k.IPPools["broken"]
 	bad.Name, bad.Spec.IPRanges = "bad", []api.IPRange{{CIDR: "10.4.0.0/24"}}

@@ -28,7 +28,7 @@ func (r refusing) List(context.Context, metav1.ListOptions) (*metav1.PartialObje
 	return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", nil)
 }
 
-// A server that has just started refuses every request for a moment: that does not prove that it is the same as before.
+// A server that has just started refuses every request for a moment: that does not prove that its history is the same.
 func TestRefusesItsHistory(t *testing.T) {
 	for cluster, trusted := range map[string]bool{"": true, "known": false} {
 		f := (&Server{Metadata: refusing{}}).Follow(Resource{}, nil)
@@ -39,7 +39,7 @@ func TestRefusesItsHistory(t *testing.T) {
 	}
 }
 
-// A replacement is added before the replaced object is removed, and Read waits until all was passed on.
+// A replacement is added before the replaced object is removed, and Read is true only when all have been passed on.
 func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
 	var seen []string
 	k := NewKind(func() {}, func(o runtime.Object) (string, error) { return o.(*metav1.PartialObjectMetadata).Name, nil })
@@ -60,7 +60,7 @@ func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
 	}
 }
 
-// Objects that must not be older than what is enforced are not requested in just any version that a server has.
+// Objects that must not be older than those in effect are not requested in an arbitrary version.
 func TestNewest(t *testing.T) {
 	for newest, want := range map[bool]string{true: "", false: "0"} {
 		var got *metav1.ListOptions
@@ -75,7 +75,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// A missing resource may be defined later, in another version: for this one the server's answer does not change.
+// A missing resource may be defined later, in another version, without a change of the server's answer for this one.
 func TestAbsentIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answer error

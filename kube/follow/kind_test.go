@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What can be read of a rejected object is passed on, whether it was known before or not; once it is valid again, that
-// replaces it, and nothing stays of removed objects.
+// The readable part of a rejected object is passed on, whether the object was known before or not; once it is valid
+// again, it replaces that part, and nothing remains of removed objects.
 func TestRefusedObjectsAreHandedOnInPart(t *testing.T) {
 	var seen []string
 	k := NewKind(func() {}, func(o runtime.Object) (string, error) {

@@ -13,13 +13,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// definition is the name of the definition of ClusterNetworkPolicies.
+// definition is the name of the CRD of ClusterNetworkPolicies.
 const definition = "clusternetworkpolicies.policy.networking.k8s.io"
 
 func there(v any) bool { return v != nil }
 
-// ClusterNetworkPolicies are removed with their definition, even if that is deleted while the API server is
-// unreachable, and not before that is certain.
+// ClusterNetworkPolicies are removed with their CRD, even if that is deleted while the API server is unreachable, and
+// not before that is certain.
 func TestKubePoliciesOfADeletedDefinition(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -39,7 +39,7 @@ func TestKubePoliciesOfADeletedDefinition(t *testing.T) {
 	})
 }
 
-// An answer "not found" for every path, as of a proxy or of a server that starts, proves nothing.
+// A response "not found" for every path, as from a proxy or a server that is starting, proves nothing.
 func TestKubeNotFoundProvesNothing(t *testing.T) {
 	c := newCluster(t)
 	answer := c.brokenProxy()
@@ -60,7 +60,7 @@ func TestKubeNotFoundProvesNothing(t *testing.T) {
 			t.Error("absent, and there is one")
 		}
 	})
-	// The server lists the resource for a moment after its definition is gone.
+	// The server still lists the resource for a moment after its CRD is deleted.
 	for start := time.Now(); absent() != nil; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > patience {
 			t.Fatalf("deleted, and not absent after %s: %v", patience, absent())
@@ -68,7 +68,8 @@ func TestKubeNotFoundProvesNothing(t *testing.T) {
 	}
 }
 
-// Policies in a version that is not read are reported, and open nothing: nothing is known until they are gone.
+// Policies in a version that is not supported are reported, and open nothing: policies are unknown until they are
+// deleted.
 func TestKubePoliciesInAnotherVersion(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)

@@ -15,7 +15,7 @@ const nodeA = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 
 
 func write(t *testing.T, dir, name, content string) {
 	t.Helper()
-	// By rename: a file that is read between its truncation and its content is empty.
+	// By rename: a file that is read between truncation and write is empty.
 	tmp := filepath.Join(dir, "."+name)
 	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func runDirectory(t *testing.T, dir string) *Directory {
 	return d
 }
 
-// eventually waits for a change of the directory to arrive.
+// eventually waits until the directory's snapshot satisfies ok.
 func eventually(t *testing.T, d *Directory, what string, ok func(*Snapshot) bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

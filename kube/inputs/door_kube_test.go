@@ -34,7 +34,7 @@ type door struct {
 // door creates one, and a kubeconfig that uses it.
 func (c *cluster) door() *door {
 	c.t.Helper()
-	port, err := apitest.FreePort() // while the door is shut no client gets it
+	port, err := apitest.FreePort() // no client gets it while the door is shut
 	c.must(err)
 	d := &door{c: c, addr: fmt.Sprintf("127.0.0.1:%d", port), target: strings.TrimPrefix(c.URL, "https://")}
 	d.open()

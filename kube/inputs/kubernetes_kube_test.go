@@ -24,8 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// The API server's objects arrive as the same small values as from a directory of the same manifests, with the shipped
-// RBAC rules.
+// Objects of the API server are read as the same compact values as from a directory of the same manifests, with the
+// shipped RBAC rules.
 func TestKubeFollows(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -111,8 +111,8 @@ func (c *cluster) patchNode(name string, patch any, subresources ...string) erro
 	return err
 }
 
-// kubelet writes every Node's status every few minutes, and labels and annotations change for other reasons: none of
-// that wakes the loop.
+// The kubelet updates each Node's status every few minutes, and labels and annotations change for other reasons: none
+// of that wakes the loop.
 func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -127,7 +127,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: at}}}}, "status"))
 		c.must(c.patchNode("me", map[string]any{"metadata": map[string]any{"labels": map[string]any{"x": fmt.Sprint(i)}}}))
 	}
-	c.makePod("p", "me", nil) // a Pod is read when it is needed
+	c.makePod("p", "me", nil) // a Pod is read only when it is needed
 	c.until(k, "the Pod", func(s *Snapshot) bool { return len(s.Pods) == 1 })
 	select {
 	case <-k.Changed():
@@ -146,7 +146,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	}
 }
 
-// quiet waits until the changes of the start are over.
+// quiet waits until there are no more changes from the start.
 func quiet(t *testing.T, k *Kubernetes) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -208,8 +208,8 @@ func (c *cluster) retries(k *Kubernetes, times int64) {
 	})
 }
 
-// A server that is suspended, with all connections open, is detected by HTTP/2 pings. Their intervals are client-go's,
-// 30 s and 15 s; shorter here.
+// A suspended server, with all connections open, is detected by HTTP/2 pings. client-go's intervals are 30 s and 15 s;
+// they are shorter here.
 func TestKubeServerHangs(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
@@ -231,9 +231,9 @@ func TestKubeServerHangs(t *testing.T) {
 	c.until(k, "a new Node", hasNodes("me", "node-1"))
 }
 
-// After etcd was emptied the server would accept the old watches and send nothing, whether its versions have overtaken
-// the old ones or not, and whether it can stream the initial list in a watch (Kubernetes 1.34 on) or it is listed
-// before.
+// After etcd was emptied the server would accept the old watches and send nothing, whether its resource versions have
+// overtaken the old ones or not, and whether it streams the initial list in a watch (Kubernetes 1.34 and later) or
+// lists first.
 func TestKubeOtherHistory(t *testing.T) {
 	for _, v := range []struct{ longer, lists bool }{{}, {longer: true}, {longer: true, lists: true}} {
 		t.Run(fmt.Sprintf("%+v", v), func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestKubeOtherHistory(t *testing.T) {
 				c.restartWith("--feature-gates=WatchList=false")
 			}
 			door := c.door()
-			// A token that is rejected would make the agent read everything again.
+			// A rejected token would make the agent read everything again.
 			c.must(os.WriteFile(c.tokenFile, []byte(apitest.AdminToken), 0o600))
 			for i := range 5 {
 				c.makeNode(i)
@@ -279,8 +279,8 @@ func TestKubeOtherHistory(t *testing.T) {
 	}
 }
 
-// An etcd that was restored from a backup, and has had more changes since than before: what was changed after the
-// backup is read again, of each kind, although the versions are not lower.
+// An etcd that was restored from a backup, and has since had more changes than before: everything that was changed
+// after the backup is read again, of each kind, although the versions are not lower.
 func TestKubeRestoredBackup(t *testing.T) {
 	c := newCluster(t)
 	door := c.door()
@@ -291,7 +291,7 @@ func TestKubeRestoredBackup(t *testing.T) {
 	restore, err := c.Backup()
 	c.must(err)
 	admin, ctx := c.Admin().CoreV1(), t.Context()
-	past := func(version int) { // nor does a new server report that it is too old
+	past := func(version int) { // so that a new server does not report a too old version either
 		for c.version() <= version {
 			c.makePod("x", "elsewhere", nil)
 			c.must(admin.Pods("default").Delete(ctx, "x", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
@@ -424,7 +424,7 @@ func TestKubeForbidden(t *testing.T) {
 	c.until(k, "no trouble", untroubled)
 }
 
-// A token that was replaced in its file is used; the previous one is no longer valid.
+// A replaced token file is used; the previous token is no longer valid.
 func TestKubeTokenRotation(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -444,7 +444,7 @@ func TestKubeTokenRotation(t *testing.T) {
 }
 
 // An agent that starts while the server is unreachable continues with the last known objects.
-func TestKubeStartWhileAway(t *testing.T) {
+func TestKubeStartWhileUnreachable(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
 	c.makeNode(1)

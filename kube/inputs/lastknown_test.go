@@ -11,7 +11,7 @@ import (
 )
 
 // A file that a newer agent has written is read; one that is truncated, empty or another node's is an error that names
-// it.
+// the file or the node.
 func TestLastKnown(t *testing.T) {
 	f := lastKnown{path: filepath.Join(t.TempDir(), "last-inputs.json"), node: "me"}
 	if err := f.write(&Snapshot{Nodes: map[string]Node{"me": {}}}); err != nil {
@@ -41,7 +41,7 @@ func TestLastKnown(t *testing.T) {
 	}
 }
 
-// A snapshot without Nodes is that of an input that was lost: it does not replace what was known.
+// A snapshot without Nodes comes from a lost input: it does not replace the last known objects.
 func TestLostInputIsNotKept(t *testing.T) {
 	f := lastKnown{path: filepath.Join(t.TempDir(), "last-inputs.json"), node: "me"}
 	for _, s := range []*Snapshot{{Nodes: map[string]Node{"me": {}}}, {Pods: map[string]Pod{"ns/a": {}}}} {
@@ -57,7 +57,7 @@ func TestLostInputIsNotKept(t *testing.T) {
 // What could not be saved because the disk was full is saved once there is space.
 func TestSavingIsTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in place of the directory
 		t.Fatal(err)
 	}
 	k := &Kubernetes{file: lastKnown{path: filepath.Join(dir, "last.json"), node: "me"}, log: logr.Discard()}

@@ -23,8 +23,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// memoryEnv makes the test binary a program that only watches the API server, by this kubeconfig, and prints its memory
-// use. It is a separate process because the test has clients and objects of its own.
+// memoryEnv makes the test binary a program that only watches the API server, with this kubeconfig, and prints its
+// memory use. It is a separate process because the test has clients and objects of its own.
 const memoryEnv = "FAIRLEAD_TEST_MEMORY_OF"
 
 // Limits for 5,000 Nodes of realistic size. Measured: 5 MB of heap in all, and at most 30 MB more than a client that
@@ -69,7 +69,7 @@ func (c *cluster) makeRealNodes(n int) {
 	c.must(g.Wait())
 }
 
-// realNode is as large as one that kubelet writes: about 10 kB.
+// realNode is as large as a kubelet's: about 10 kB.
 func realNode(i int) *corev1.Node {
 	cidr := fmt.Sprintf("10.%d.%d.0/24", i/256, i%256)
 	n := &corev1.Node{

@@ -106,7 +106,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 	}
 }
 
-// Windows nodes and virtual ones have no agent, however their Nodes say so.
+// Windows nodes and virtual nodes have no agent, whichever way their Nodes indicate it.
 func TestNoAgent(t *testing.T) {
 	for node, want := range map[string]string{
 		`{}`: "",
@@ -128,7 +128,8 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// A Node of which its kubelet has said nothing for long is not ready either. One of which it never has may be.
+// A Node whose kubelet has stopped reporting (Unknown) is not ready either. One whose kubelet has never reported does
+// not count as not ready.
 func TestNotReady(t *testing.T) {
 	for conditions, want := range map[string]bool{
 		`[]`:                                      false,

@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// judged receives what policies depend on, until the test ends.
+// judged receives the objects that policies depend on, until the test ends.
 type judged struct {
 	*cluster
 	k    *Kubernetes
@@ -64,13 +64,13 @@ func (j *judged) has(kind, name string, ok func(v any) bool) func() bool {
 
 func gone(v any) bool { return v == nil }
 
-// pod returns whether a running Pod is seen.
+// pod reports whether a running Pod is known.
 func (j *judged) pod(name string) bool {
 	p, is := j.seen[feed.Key{Kind: feed.Pod, Name: name}].(*policy.Pod)
 	return is && len(p.Addrs) == 1 && p.Labels["app"] != ""
 }
 
-// run creates a Pod that runs.
+// run creates a running Pod.
 func (c *cluster) run(namespace, name, node, addr string) {
 	c.t.Helper()
 	pods := c.Admin().CoreV1().Pods(namespace)
@@ -80,7 +80,7 @@ func (c *cluster) run(namespace, name, node, addr string) {
 	}, metav1.CreateOptions{})
 	c.must(err)
 	c.t.Cleanup(func() {
-		_ = pods.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}) // if it is there
+		_ = pods.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}) // if any
 	})
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addr, PodIPs: []corev1.PodIP{{IP: addr}}}
 	_, err = pods.UpdateStatus(c.t.Context(), p, metav1.UpdateOptions{})
@@ -98,8 +98,8 @@ func (c *cluster) allow(name string, from networkingv1.NetworkPolicyPeer) {
 	c.must(err)
 }
 
-// What policies depend on is read with the shipped RBAC rules. Without their CRD it is known that there are no
-// ClusterNetworkPolicies, and they are read once it is installed.
+// The objects that policies depend on are read with the shipped RBAC rules. Without their CRD it is known that there
+// are no ClusterNetworkPolicies, and they are read once it is installed.
 func TestKubePolicyObjects(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -141,7 +141,7 @@ func TestKubePolicyObjects(t *testing.T) {
 	})
 }
 
-// A Node that is rejected because its podCIDR or an annotation is invalid is seen by policies.
+// A Node that is rejected because its podCIDR or an annotation is invalid is still used by policies.
 func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -157,7 +157,7 @@ func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
 	c.until(j.k, "the problem", func(s *Snapshot) bool { return len(s.Problems) == 1 && s.Nodes["node-1"].Name == "" })
 	n, err := c.Admin().CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 	c.must(err)
-	n.Status.Addresses[0].Address = "192.0.2.77" // refused for the same reason
+	n.Status.Addresses[0].Address = "192.0.2.77" // rejected for the same reason
 	_, err = c.Admin().CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 	c.must(err)
 	j.until("its new address", j.has(feed.Node, "node-1", node("192.0.2.77")))
@@ -165,8 +165,8 @@ func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
 	j.until("its deletion", j.has(feed.Node, "node-1", gone))
 }
 
-// Those Pods of other nodes are read that policies of this node's Pods can refer to: they are known with such a policy,
-// stay known when others are read as well, and are dropped without it.
+// Only those Pods of other nodes are read that policies of this node's Pods can refer to: they are known once such a
+// policy is passed on, stay known when others are read as well, and are dropped with it.
 func TestKubePeers(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -209,7 +209,7 @@ func TestKubePeers(t *testing.T) {
 	}
 }
 
-// What is known about policies survives a restart without the API server, including what became stricter a moment
+// What is known about policies survives a restart without the API server, including a policy that was added just
 // before; what was deleted meanwhile is removed when the server answers.
 func TestKubePoliciesOfBefore(t *testing.T) {
 	c := newCluster(t)

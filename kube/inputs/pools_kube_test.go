@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// pools is the administrator's client of IPPools.
+// pools is the administrator's client for IPPools.
 func (c *cluster) pools() dynamic.NamespaceableResourceInterface {
 	c.t.Helper()
 	d, err := dynamic.NewForConfig(&rest.Config{Host: c.URL, BearerToken: apitest.AdminToken,
@@ -38,7 +38,7 @@ func (c *cluster) makePool(manifest string) {
 const poolA = `{"apiVersion": "crd.antrea.io/v1beta1", "kind": "IPPool", "metadata": {"name": "a"},
 	"spec": {"ipRanges": [{"cidr": "10.10.1.0/26"}], "subnetInfo": {"gateway": "10.10.1.1", "prefixLength": 24, "vlan": 2}}}`
 
-// In a cluster without the CRD of IPPools the trouble says what to do, and nothing else fails: routed pods need none.
+// In a cluster without the CRD of IPPools the trouble has a remedy, and nothing else fails: routed pods need none.
 func TestKubePools(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)

@@ -17,7 +17,7 @@ func TestKubeServices(t *testing.T) {
 	c.makeNode(0)
 	k := c.source()
 	c.until(k, "the API server's own ServiceCIDR", func(s *Snapshot) bool { return len(s.ServiceCIDRs) == 1 })
-	c.takes(k, "default/kubernetes") // is there from the start
+	c.takes(k, "default/kubernetes") // exists from the start
 	services, all := c.Admin().CoreV1().Services("default"), c.Admin().DiscoveryV1().EndpointSlices("default")
 	_, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})

@@ -14,7 +14,7 @@ import (
 // maxServiceSize is how many bytes a Service with an EndpointSlice of two endpoints may take; measured: 661.
 const maxServiceSize = 860
 
-// What is kept of Services is small: there may be tens of thousands, on each node.
+// The memory per Service is small: there may be tens of thousands, on each node.
 func TestServicesSize(t *testing.T) {
 	const n = 5000
 	k := &Kubernetes{kinds: kinds{known: newServices()}}
@@ -53,10 +53,10 @@ func TestServicesSize(t *testing.T) {
 	runtime.KeepAlive(k)
 }
 
-// heap is what is in use after a garbage collection.
+// heap is the memory in use after a garbage collection.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // and what the first one has found to be unused
+	runtime.GC() // frees what the first one has made unreachable
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

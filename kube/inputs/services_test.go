@@ -35,7 +35,7 @@ endpoints:
 - {addresses: [10.77.2.2], conditions: {ready: false, serving: true, terminating: true}}
 `
 
-// A Service and its endpoints arrive as small values, and each change names the Services that it concerns.
+// A Service and its endpoints are read as compact values, and each change names the Services that it concerns.
 func TestServices(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "node.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: me, labels: {topology.kubernetes.io/zone: a}}\n")
@@ -64,7 +64,7 @@ func TestServices(t *testing.T) {
 		}}}; !reflect.DeepEqual(endpoints, want) {
 		t.Errorf("the endpoints are %+v, want %+v", endpoints, want)
 	}
-	taken(t, d) // once is enough
+	taken(t, d) // changes are taken once
 
 	// A slice that moves to another Service concerns both Services.
 	write(t, dir, "slice.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
@@ -101,7 +101,7 @@ func taken(t *testing.T, d *Directory, want ...string) {
 	}
 }
 
-// Until both kinds have been read, no Service counts as having no endpoints: they are not known.
+// Until both kinds have been read, Services are not known, rather than known without endpoints.
 func TestServicesAreUnknownAtFirst(t *testing.T) {
 	s := newServices()
 	s.putService("default/web", nil, &Service{Name: "web"}, true)

@@ -38,8 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster is the API server that one test uses, with only the RBAC rules of fairlead-agent in it, and the agent's
-// kubeconfig.
+// cluster is the API server of one test, with only fairlead-agent's RBAC rules in it, and the agent's kubeconfig.
 type cluster struct {
 	*apitest.Server
 	t          *testing.T
@@ -132,7 +131,7 @@ func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger, also ...func(*K
 	return k
 }
 
-// until waits for the snapshot to be as wanted, and returns it.
+// until waits until the snapshot satisfies ok, and returns it.
 func (c *cluster) until(k *Kubernetes, what string, ok func(*Snapshot) bool) *Snapshot {
 	c.t.Helper()
 	start := time.Now()

@@ -5,9 +5,9 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// mostNamespaces is how many namespaces are watched individually. If more are needed, all Pods of the cluster are
+// maxNamespaces is how many namespaces are watched individually. If more are needed, all Pods of the cluster are
 // watched: each watch costs the API server memory, even if nothing happens in it.
-const mostNamespaces = 50
+const maxNamespaces = 50
 
 // needed are the namespaces whose Pods the policies that apply to Pods of this node can refer to.
 type needed struct {
@@ -44,7 +44,7 @@ func neededBy(known map[feed.Key]any) needed {
 			addPeers(out, p, namespaces)
 		}
 	}
-	if out.read[everywhere] || len(out.read) > mostNamespaces {
+	if out.read[everywhere] || len(out.read) > maxNamespaces {
 		out.read = map[string]bool{everywhere: true}
 	}
 	return out

@@ -93,7 +93,7 @@ func TestNeed(t *testing.T) {
 	}
 }
 
-// Every object is read from the file as it was written.
+// Every object read from the file equals the one that was written.
 func TestLastKnownIsWhatWas(t *testing.T) {
 	all := world(t, slices.Collect(maps.Keys(rules))...)
 	logs := policy.Namespace{Name: "logs", LogDenied: true}
@@ -153,7 +153,7 @@ func TestLastKnownIsNotUsed(t *testing.T) {
 	}
 }
 
-// Equal sets of labels are stored once, and those of deleted Pods not for ever.
+// Equal label sets are stored once, and those of deleted Pods are evicted.
 func TestLabelSetsAreShared(t *testing.T) {
 	s := labelSets{}
 	first := s.intern(map[string]string{"app": "web", "tier": "front"})
@@ -172,7 +172,7 @@ func TestLabelSetsAreShared(t *testing.T) {
 	}
 }
 
-// What was saved is passed on if the API server has not answered, and not if it has.
+// The saved objects are passed on if the API server has not answered, and not if it has.
 func TestLastKnownIsForUnansweredStarts(t *testing.T) {
 	file := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
 	if _, err := file.write(world(t, "own")); err != nil {
@@ -192,7 +192,7 @@ func TestLastKnownIsForUnansweredStarts(t *testing.T) {
 // What could not be saved because the disk was full is saved once there is space.
 func TestSavingIsTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in place of the directory
 		t.Fatal(err)
 	}
 	p := &Peers{file: lastKnown{filepath.Join(dir, "last.json"), "me"}, out: feed.New(), published: published{given: map[feed.Key]any{}}}
@@ -213,7 +213,8 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Policies, and labels by which they select, are saved before they are enforced. Pods that come and go need no save.
+// Changes of policies, and of labels that they select by, are saved before they are enforced. Created and deleted Pods
+// need no save.
 func TestWhatIsSavedFirst(t *testing.T) {
 	pod, space, node := feed.Key{Kind: feed.Pod, Name: "shop/web"}, feed.Key{Kind: feed.Namespace, Name: "shop"},
 		feed.Key{Kind: feed.Node, Name: "n"}

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// silent is Peers whose API server does not answer, and a compiler of what they pass on.
+// silent is Peers whose API server does not answer, with a compiler of what they pass on.
 type silent struct {
 	*Peers
 	t     *testing.T
@@ -44,7 +44,7 @@ func newSilent(t *testing.T, objects map[feed.Key]any) *silent {
 	return s
 }
 
-// hand passes on the changes that do not have to wait.
+// hand passes on the changes that need not wait.
 func (s *silent) hand() (waits bool) {
 	s.receive()
 	waits = s.pass(s.ctx)
@@ -66,7 +66,7 @@ func (s *silent) hand() (waits bool) {
 	return waits
 }
 
-// change changes objects, and lets the time pass for which changes wait for Pods.
+// change changes objects, and then lets the time pass for which changes wait for Pods.
 func (s *silent) change(changed map[feed.Key]any) {
 	s.t.Helper()
 	s.in.PutAll(changed, time.Now())
@@ -79,11 +79,11 @@ func (s *silent) change(changed map[feed.Key]any) {
 	s.hand()
 }
 
-// far is the Pod of another node that has not been read.
+// far is a Pod of another node that has not been read.
 var far = corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "far", Name: "client", Labels: map[string]string{"app": "c"}},
 	Status: corev1.PodStatus{PodIP: "10.0.9.9"}}
 
-// open reports whether rules accept a connection between shop/web and far/client. A Pod that is not known is closed.
+// open reports whether rules accept a connection between shop/web and far/client. An unknown Pod is closed.
 func (s *silent) open(d policy.Direction) bool {
 	v, known := s.rules.Judge(compile.Connection{Direction: d, Pod: policy.PodKey{Namespace: "shop", Name: "web"},
 		Peer: netip.MustParseAddr(far.Status.PodIP), Protocol: policy.TCP, Port: 80})
@@ -103,7 +103,7 @@ func (s *silent) read() {
 	}
 }
 
-// without is a world without one object.
+// without is objects without one of them.
 func without(objects map[feed.Key]any, key feed.Key) map[feed.Key]any {
 	out := maps.Clone(objects)
 	delete(out, key)
@@ -114,7 +114,7 @@ func without(objects map[feed.Key]any, key feed.Key) map[feed.Key]any {
 func TestNewPodWaitsForWhatIsDenied(t *testing.T) {
 	all := world(t, "cluster")
 	web := feed.Key{Kind: feed.Pod, Name: "shop/web"}
-	other := feed.Key{Kind: feed.Pod, Name: "far/other"} // which no rule applies to
+	other := feed.Key{Kind: feed.Pod, Name: "far/other"} // selected by no rule
 	s := newSilent(t, without(all, web))
 	s.change(map[feed.Key]any{web: all[web], other: &policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "other"},
 		Local: true}})
@@ -144,7 +144,7 @@ func TestPolicyWaitsForWhatIsNotAccepted(t *testing.T) {
 		cluster := feed.Key{Kind: feed.ClusterNetworkPolicy, Name: name}
 		s := newSilent(t, without(all, cluster))
 		changed := map[feed.Key]any{cluster: all[cluster]}
-		if name == "cluster" { // which denies alone what both deny
+		if name == "cluster" { // it alone denies what both deny
 			changed[isolated] = nil
 		}
 		if s.change(changed); s.open(d) {
@@ -156,7 +156,7 @@ func TestPolicyWaitsForWhatIsNotAccepted(t *testing.T) {
 	}
 }
 
-// Rules that accept are passed on after a while without the Pods that they select: they accept less.
+// Rules that accept are passed on after podWait without the Pods that they select: they only accept less.
 func TestWhatAcceptsDoesNotWaitForEver(t *testing.T) {
 	all := world(t, "by label")
 	web := feed.Key{Kind: feed.Pod, Name: "shop/web"}

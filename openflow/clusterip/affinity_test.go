@@ -30,7 +30,7 @@ func TestAffinityThatChanges(t *testing.T) {
 	}
 	keeps := func(port string) bool {
 		got := trace(o, fromA+",nw_dst=10.96.0.1,tcp_dst="+port+",tcp_flags=syn")
-		return strings.HasPrefix(strings.Join(got.visited, " "), "0 3 2 8 9 5") // and not 9 twice: to any, and then there
+		return strings.HasPrefix(strings.Join(got.visited, " "), "0 3 2 8 9 5") // and not 9 twice: to any, then there
 	}
 	for _, port := range []string{"443", "444"} {
 		if connect(port, 40000); !keeps(port) {
@@ -47,7 +47,7 @@ func TestAffinityThatChanges(t *testing.T) {
 	learned := func() string { return o.Ofctl("dump-flows", "br-int", "table=8,tcp,tp_dst=443") }
 	o.Appctl("revalidator/wait")
 	deadline := time.Now().Add(time.Minute)
-	for i := 0; !strings.Contains(learned(), "idle_timeout=10,"); i++ { // until the datapath has followed its tables
+	for i := 0; !strings.Contains(learned(), "idle_timeout=10,"); i++ { // until the datapath has caught up
 		if connect("443", 40001+i); time.Now().After(deadline) {
 			t.Fatalf("no flow is learned for as long as the Service says:\n%s", learned())
 		}

@@ -24,7 +24,7 @@ const (
 	vip4, vip6        = "10.96.0.1", "fd00:10:96::1"
 )
 
-// node is one with two routed pods, a peer, and bridged pods, untagged and in VLAN 10.
+// node is a node with two routed pods, a peer, and bridged pods, untagged and in VLAN 10.
 func node(t *testing.T) tables.View {
 	pod := func(port uint32, mac, addrs string) tables.Pod {
 		return tables.Pod{Port: port, MAC: flowtest.MAC(t, mac), Addrs: flowtest.Addrs(addrs)}
@@ -55,7 +55,7 @@ func endpoints(list ...string) (out []netip.AddrPort) {
 	return out
 }
 
-// units are Services with one endpoint and with two, and one that keeps its clients.
+// units are Services with one endpoint and with two, some of them with session affinity.
 func units() map[uint32]openflow.Unit {
 	to := func(vip string, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(vip), port)
@@ -69,8 +69,8 @@ func units() map[uint32]openflow.Unit {
 	}
 }
 
-// The flows are those of a file, and do not depend on the order of pods. One address that two pods have, which the
-// switch would refuse, gives one flow.
+// The flows match the golden file, and do not depend on the order of pods. An address that two pods have gives one
+// flow, as the switch would refuse two.
 func TestGolden(t *testing.T) {
 	v := node(t)
 	got := flowtest.Text(Flows(v, ranges()))
@@ -103,13 +103,13 @@ func TestGolden(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the flows into testdata")
 
-// What is sent of flows and groups is what the switch has, and foreign groups go.
+// The switch has exactly the flows and groups that were sent, and foreign groups are deleted.
 func TestParity(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
 	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
 	s.SetUnits(units(), true)
-	for range 3 { // until the list is known well enough not to be read any more, unless it differs
+	for range 3 { // until the list's digest is known: from then on it is decoded only if it differs
 		flowtest.Sync(t, s, want)
 		s.Resync()
 	}
@@ -124,7 +124,7 @@ func TestParity(t *testing.T) {
 	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Modified: 1, Deleted: 1}) {
 		t.Errorf("of a group added and one modified by others a resync changed %+v", got)
 	}
-	// An agent that starts does not know yet which ports endpoints have.
+	// A starting agent does not know yet which ports endpoints have.
 	again := flowtest.Dial(t, o, openflow.Dial)
 	unread := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), Services{CIDRs: ranges().CIDRs}))
 	if got := flowtest.Sync(t, again, unread); got != (openflow.Changes{}) {
@@ -151,7 +151,7 @@ const (
 	fromV  = "in_port=12,dl_src=0a:00:00:00:00:12,dl_dst=0c:00:00:00:00:01,tcp,nw_src=192.168.110.112,nw_ttl=64,tcp_src=40000"
 )
 
-// Of UDP it is known which endpoints have gone, also while there was no agent.
+// For UDP it is known which endpoints were removed, even if no agent ran at the time.
 func TestGone(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -196,7 +196,7 @@ func TestGone(t *testing.T) {
 	expect(once, "10.10.1.9:53")
 }
 
-// Of what was listed, only what differs is held; a Unit that is changed then is compared with what the switch has.
+// Only the differences of a listing are kept; a Unit that changes afterwards is compared with the switch's state.
 func TestUnitsThatWereListed(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -213,7 +213,7 @@ func TestUnitsThatWereListed(t *testing.T) {
 	list()
 	dns := netip.AddrPortFrom(netip.MustParseAddr(vip4), 53)
 	s.SetUnits(map[uint32]openflow.Unit{1: {}, 2: Unit(2, dns, UDP, endpoints("10.10.1.9:53"), 0)}, false)
-	// A flow less, and one that does not lead to a group any more, which goes.
+	// One flow fewer, and one that no longer leads to a group, which is deleted.
 	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Modified: 1, Deleted: 2}) || len(s.Gone()) != 1 {
 		t.Errorf("changed after the list: %+v", got)
 	}
@@ -231,7 +231,7 @@ func TestUnitsThatWereListed(t *testing.T) {
 	}
 }
 
-// An agent that starts uses the numbers that the switch has, so they are never made in another way.
+// A starting agent reuses the numbers that the switch has, so the way they are computed must never change.
 func TestNumbers(t *testing.T) {
 	for _, e := range endpoints("10.0.0.1:80", "[fd00::1]:65535") {
 		h := fnv.New32a()
@@ -250,7 +250,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// traced is what becomes of a packet: the tables that it visits in all passes, and what the datapath does.
+// traced is the result of a trace: the tables that a packet visits in all passes, and the datapath's actions.
 type traced struct {
 	visited  []string
 	megaflow string // of the first pass
@@ -269,8 +269,8 @@ func trace(o *ovstest.OVS, p string) (out traced) {
 	return out
 }
 
-// Direct traffic is forwarded as without Services: by the same tables and actions, without conntrack. Its megaflows
-// have no more of ports than whether they are low, or may be that of an endpoint.
+// Direct traffic is forwarded as without Services: by the same tables and actions, without conntrack. Of ports, its
+// megaflows match only whether they are low, or may be an endpoint's.
 func TestDirectTrafficIsAsBefore(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -301,7 +301,8 @@ func TestDirectTrafficIsAsBefore(t *testing.T) {
 	}
 }
 
-// What a first packet to a ClusterIP passes. Open vSwitch's traces know no addresses that conntrack translates.
+// The tables that a first packet to a ClusterIP visits. Open vSwitch's traces do not have the addresses that conntrack
+// translates.
 func TestPacketsToServices(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -350,7 +351,7 @@ func TestAllZones(t *testing.T) {
 	}
 }
 
-// A forgotten ID is free again: a port that returns has the ID that a starting agent gives it.
+// A forgotten ID is free again: a port that returns gets the ID that a starting agent would give it.
 func TestForgottenNumberIsFree(t *testing.T) {
 	var ids IDs
 	to := netip.MustParseAddrPort("10.96.0.10:53")
@@ -361,7 +362,7 @@ func TestForgottenNumberIsFree(t *testing.T) {
 	}
 }
 
-// Of two ports with one number the second has the next, and keeps it when the first is gone.
+// If two ports have the same number, the second gets the next one, and keeps it when the first is gone.
 func TestNumbersThatAreEqual(t *testing.T) {
 	var fresh IDs
 	to := netip.MustParseAddrPort("10.96.0.10:53")
@@ -383,14 +384,15 @@ func TestNumbersThatAreEqual(t *testing.T) {
 	}
 }
 
-// Units that the switch had when it was listed go when they are gone, also if a first comparison had nothing to do.
-func TestUnitGoesAfterAnEqualComparison(t *testing.T) {
+// Units that the switch had when it was listed are deleted once they are gone, even if a first comparison found nothing
+// to do.
+func TestUnitDeletedAfterEqualComparison(t *testing.T) {
 	o := flowtest.Node(t)
 	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
 	before := flowtest.Dial(t, o, openflow.Dial)
 	before.SetUnits(units(), true)
 	flowtest.Sync(t, before, want)
-	s := flowtest.Dial(t, o, openflow.Dial) // an agent that starts, and has not read Services yet
+	s := flowtest.Dial(t, o, openflow.Dial) // a starting agent that has not read Services yet
 	flowtest.Sync(t, s, want)
 	s.SetUnits(units(), true)
 	for _, c := range []struct {
@@ -407,7 +409,7 @@ func TestUnitGoesAfterAnEqualComparison(t *testing.T) {
 	}
 }
 
-// Answers from a port below 32768 take the flow of all of them, and from one above a flow of its own.
+// Answers from ports below 32768 share one flow; those from each port above have a flow of their own.
 func TestHighPorts(t *testing.T) {
 	for port, want := range map[uint16]bool{1: false, 0x7fff: false, 0x8000: true, 0xffff: true} {
 		if got := (Port{TCP, port}).High(); got != want {

@@ -42,7 +42,7 @@ func TestSwitchShowsDeniedPackets(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no packet came")
 	}
-	most := burst + perSecond*(1+uint64(time.Since(start)/time.Second)) // the meter's clock is not ours
+	most := burst + perSecond*(1+uint64(time.Since(start)/time.Second)) // the meter has its own clock
 	if seen := tap.Seen(); seen > most || seen < burst/2 {
 		t.Errorf("of %d packets in %s, %d came, at most %d may", flood, time.Since(start), seen, most)
 	}

@@ -18,7 +18,7 @@ func message(table uint8, fields, packet []byte) []byte {
 	return append(append(b, 0, 0), packet...)
 }
 
-// bytes are written in hexadecimal, with spaces.
+// unhex decodes hexadecimal text with spaces.
 func unhex(t testing.TB, text string) []byte {
 	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
 	if err != nil {
@@ -38,7 +38,7 @@ const (
 	ends6  = "40 fd000000000000000000000000000005 20010db8000000000000000000000009"
 )
 
-// What a denied packet was is read from its first bytes.
+// The fields of a denied packet are read from its first bytes.
 func TestPackets(t *testing.T) {
 	v4 := Packet{Table: 34, Judged: 0xaa, Src: netip.MustParseAddr("10.77.1.5"), Dst: netip.MustParseAddr("203.0.113.9"),
 		Protocol: 6, SrcPort: 1000, DstPort: 80}
@@ -79,7 +79,7 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// FuzzPackets: whatever the switch sends, and a pod has sent, is read without a panic and without an end.
+// FuzzPackets: whatever the switch sends, and whatever a pod has sent, is read without a panic or an endless loop.
 func FuzzPackets(f *testing.F) {
 	for _, packet := range []string{"0800" + ipv4 + "03e80050", "86dd" + ipv6 + "2c" + ends6 + "2c000001 00000000 06",
 		"86dd" + ipv6 + "33" + ends6 + "33ff", "8100"} {

@@ -154,7 +154,7 @@ Final flow: unchanged
 Datapath actions: hash(l4(0)),recirc(0x5)
 `
 
-// What conntrack and groups do has words, and the endpoint is found.
+// The actions of conntrack and groups are described in words, and the endpoint is found.
 func TestTraceOfService(t *testing.T) {
 	want := []string{
 		"table 3 Forward (routing to the destination) flow: ip, reg0=0x1, reg2=0, nw_dst=10.96.0.0/16",
@@ -285,7 +285,7 @@ func FuzzTrace(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, s string) { Trace(s, nil) })
 }
 
-// A trace that ends at a port also says so for the program that continues it on the next node.
+// That a trace ends at a port is also reported to the program that continues it on the next node.
 func TestLeaves(t *testing.T) {
 	out := Trace(toUnderlay, map[string]string{"fairlead-up0": TheUplink})
 	if !Leaves(out, TheUplink) || Leaves(out, TheTunnel) {
@@ -293,7 +293,7 @@ func TestLeaves(t *testing.T) {
 	}
 }
 
-// The tables of policies have names, and no other has one of theirs.
+// The tables of policies have names, and no other table has one of theirs.
 func TestTablesOfPolicies(t *testing.T) {
 	want := map[uint64]string{19: "", 20: "EgressState", 26: "EgressAccept", 27: "IngressState", 33: "IngressAccept",
 		34: "EgressDenied", 35: "IngressDenied", 36: ""}

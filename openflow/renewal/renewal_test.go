@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Of two megaflows that overlap, both follow the tables, on each version of Open vSwitch with what it needs for that.
+// Of two overlapping megaflows, both follow the tables, on each version of Open vSwitch with the renewal that it needs.
 // The wider one is found first: its mask was there before.
 func TestOverlappingMegaflowsFollow(t *testing.T) {
 	o := flowtest.Node(t)
@@ -42,10 +42,10 @@ func TestOverlappingMegaflowsFollow(t *testing.T) {
 	receive("10.99.0.1")
 	receive("10.20.2.2")
 	forward("10.20.0.0/16", flowtest.PodV)
-	receive("10.20.1.2") // which the megaflow of the other destination does not take
+	receive("10.20.1.2") // which the other destination's megaflow does not match
 	forward("10.20.0.0/16", flowtest.PodW)
 	receive("10.20.2.2")
-	_, port, _ := strings.Cut(o.Appctl("dpif/show"), fmt.Sprintf("pod-w %d/", flowtest.PodW)) // its number in the datapath
+	_, port, _ := strings.Cut(o.Appctl("dpif/show"), fmt.Sprintf("pod-w %d/", flowtest.PodW)) // datapath number
 	port, _, _ = strings.Cut(port, ":")
 	found := false
 	for line := range strings.Lines(o.Appctl("dpctl/dump-flows")) {
@@ -60,8 +60,8 @@ func TestOverlappingMegaflowsFollow(t *testing.T) {
 	}
 }
 
-// Each change has one generation in the tables, also one by a switch that is connected to again; without a change it
-// stays. Without renewal, the flows are removed.
+// Each change has one generation in the tables, also after a reconnect; without a change the generation stays. Without
+// renewal, the flows are removed.
 func TestGenerations(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -111,7 +111,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// Each table to which conntrack sends packets has flows of a generation, and there are no others but the first.
+// The first table, and each table to which conntrack sends packets, have flows of a generation, and no others do.
 func TestTables(t *testing.T) {
 	routed := tables.Pod{Port: flowtest.PodA, MAC: flowtest.MAC(t, "0a:00:00:00:00:03"),
 		Addrs: flowtest.Addrs("10.10.0.3,fd00:10::3")}
@@ -147,7 +147,7 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// version is that of the ovs-vswitchd of a test.
+// version is the version of a test's ovs-vswitchd.
 func version(o *ovstest.OVS) string {
 	words := strings.Fields(o.Appctl("version"))
 	return words[len(words)-1]

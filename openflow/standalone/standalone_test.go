@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Whatever makes a bridge other than standalone is found, and what its ports and packets do is not.
+// Everything that makes a bridge differ from standalone mode is found; the effects of its ports and packets are not.
 func TestDifferences(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-up", ovstest.Port{Name: "eth0", OFPort: 1}, ovstest.Port{Name: "eth1", OFPort: 2})

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// Ports of testdata/bridged-encap.txtar: U and W are untagged, V and X in VLAN
-// 10, Y in VLAN 20 with IPv6 only. W and X are in subnets of their own.
+// Ports of testdata/bridged-encap.txtar: U and W are untagged, V and X in VLAN 10, Y in VLAN 20 with IPv6 only. W and X
+// are in subnets of their own.
 const (
 	upPort = flowtest.Uplink
 	podU   = flowtest.PodU
@@ -44,7 +44,7 @@ const (
 	untagged         = "vlan_tci=0x0000"
 )
 
-// wire is a frame of the router that the uplink brings.
+// wire is a frame from the router that arrives by the uplink.
 func wire(dst, rest string) string { return "in_port=5,dl_src=" + macR + ",dl_dst=" + dst + rest }
 
 func bridgedCases() []packetCase {
@@ -74,7 +74,8 @@ func bridgedCases() []packetCase {
 		{"multicast v6", fromV + v6 + ",ipv6_dst=ff02::fb", upPort, 4, []string{"dl_vlan=10"}},
 		{"MLD report", fromV + ",icmp6,icmpv6_type=143,icmpv6_code=0,ipv6_src=" + llV + ",ipv6_dst=ff02::16", upPort, 4,
 			[]string{"dl_vlan=10"}},
-		// Who of several routers is the gateway is not a pod's to say; all else that routers and listeners say to groups is.
+		// Pods must not take part in the election of a gateway among routers (VRRP, HSRP, GLBP); other multicast of
+		// routers and listeners passes.
 		{"VRRP", fromV + ",ip,nw_src=192.168.110.112,nw_proto=112,nw_ttl=255,nw_dst=224.0.0.18", drop, 4, nil},
 		{"VRRP v6", fromV + ",ipv6,ipv6_src=" + llV + ",nw_proto=112,nw_ttl=255,ipv6_dst=ff02::12", drop, 4, nil},
 		{"HSRP", fromU + ",udp,nw_src=192.168.77.110,nw_ttl=1,nw_dst=224.0.0.2,udp_src=1985,udp_dst=1985", drop, 4, nil},
@@ -112,10 +113,11 @@ func bridgedCases() []packetCase {
 		{"router advertisement", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=134,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 0, nil},
 		{"redirect", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=137,ipv6_src=fe80::1,ipv6_dst=fd77:0:0:a10::112"), drop, 0, nil},
 
-		// Routed pods of the node: straight for the untagged, else through the host.
+		// Routed pods of the node: directly for untagged pods, otherwise through the host.
 		{"untagged to routed", fromU + u4 + ",nw_dst=10.10.0.3", podA, 3, nil}, // and TestLargePackets
 		{"untagged to routed v6", fromU + u6 + ",ipv6_dst=fd00:10::3", podA, 3, nil},
-		// The host would ask for each of these addresses, and keep the question: its table of neighbours is for all it does.
+		// The host would resolve each of these addresses and keep an entry: its neighbour table is shared by everything
+		// it does.
 		{"untagged to no routed pod", fromU + u4 + ",nw_dst=10.10.0.99", drop, 3, nil},
 		{"VLAN 10 to no routed pod v6", fromV + v6 + ",ipv6_dst=fd00:10::99", drop, 3, nil},
 		{"VLAN 10 to routed", fromV + v4 + ",nw_dst=10.10.0.3", gwPort, 3, []string{toGW, "nw_ttl=64"}},
@@ -137,7 +139,7 @@ func bridgedCases() []packetCase {
 		{"host to VLAN 10 v6", fromGW + ",udp6,ipv6_src=fd77::1,ipv6_dst=fd77:0:0:a10::112", podV, 3, []string{toV}},
 		{"host to no pod of the underlay", fromGW + ",ip,nw_src=192.168.77.1,nw_dst=192.168.110.99", drop, 3, nil},
 
-		// Lies of bridged pods.
+		// Spoofed packets of bridged pods.
 		{"spoofed IP", fromV + ",ip,nw_src=192.168.111.113,nw_dst=203.0.113.9", drop, 0, nil},
 		{"spoofed IPv6", fromV + ",udp6,ipv6_src=fd77:0:0:b10::113,ipv6_dst=2001:db8::9", drop, 0, nil},
 		{"the node's IP", fromU + ",ip,nw_src=192.168.77.1,nw_dst=203.0.113.9", drop, 0, nil},
@@ -221,7 +223,7 @@ func bridgedCases() []packetCase {
 			drop, 1, nil},
 		{"NA with a hop limit that is not ND's", fromV + routed(na) + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd77:0:0:a10::112",
 			drop, 1, nil},
-		// A link may have prefixes that no pool has, and hosts ask from an address of those.
+		// A link may have prefixes that no pool has, and hosts solicit from addresses in these.
 		{"NA to another prefix", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd77:0:0:a10::112,nd_tll=" +
 			macV, upPort, 4, []string{"dl_vlan=10"}},
 		{"NS to a neighbour", fromV + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a10::9,nd_target=fd77:0:0:a10::9", upPort, 4, nil},
@@ -230,8 +232,8 @@ func bridgedCases() []packetCase {
 	}
 }
 
-// TestBridgedPackets asks a real Open vSwitch what it does to packets of bridged
-// pods. Routed pods of the same node fare as on a node that has no others.
+// TestBridgedPackets traces packets of bridged pods through a real Open vSwitch. Routed pods of the same node are
+// treated as on a node without bridged pods.
 func TestBridgedPackets(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
@@ -239,7 +241,8 @@ func TestBridgedPackets(t *testing.T) {
 	checkPackets(t, o, view, append(bridgedCases(), packetCases()...))
 }
 
-// What an untagged pod sends to a routed one of its node goes by the host if it is larger than that one's MTU.
+// Packets of an untagged pod to a routed pod of its node pass through the host if they are larger than the routed pod's
+// MTU.
 func TestLargePackets(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
@@ -253,7 +256,7 @@ func TestLargePackets(t *testing.T) {
 			t.Errorf("%s: %s", to, report)
 		}
 	}
-	// Between pods of the underlay, and from routed ones, no size matters.
+	// Between pods of the underlay, and from routed pods, the size does not matter.
 	for _, packet := range []string{fromU + u4 + ",nw_dst=192.168.79.111", fromA + a4 + ",nw_dst=192.168.77.110",
 		fromU + u4 + ",nw_dst=203.0.113.9", fromV + v4 + ",nw_dst=10.10.0.3"} {
 		if report := o.Trace("br-int", packet); strings.Contains(report, "check_pkt_len") {
@@ -262,8 +265,7 @@ func TestLargePackets(t *testing.T) {
 	}
 }
 
-// Where the underlay routes podCIDRs, those of other nodes are destinations like
-// any other.
+// Where the underlay routes podCIDRs, those of other nodes are destinations like any other.
 func TestBridgedPacketsWithoutTunnel(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-noencap.txtar")
@@ -299,17 +301,17 @@ func TestBridgedPacketsDetached(t *testing.T) {
 	}
 }
 
-// A first fragment whose headers end with the name of ICMPv6 has no message yet: what it is would be in the next one,
-// which cannot be inspected.
-func TestMessageBehindFirstFragment(t *testing.T) {
+// A first fragment that ends before the ICMPv6 message does not show its type: that is in the next fragment, which
+// cannot be inspected.
+func TestMessageInSecondFragment(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
 	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	mac, own := flowtest.MAC(t, macV), netip.MustParseAddr(llV)
 	frame := slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 1}, mac[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 44, 255},
 		own.AsSlice(), netip.IPv6LinkLocalAllNodes().AsSlice(),
-		[]byte{60, 0, 0, 1, 0, 0, 0, 7}, // a fragment header: of more than one, and of options
-		[]byte{58, 0, 1, 4, 0, 0, 0, 0}) // of which there are 8 bytes, and then ICMPv6
+		[]byte{60, 0, 0, 1, 0, 0, 0, 7}, // a fragment header: the first of several fragments, followed by options
+		[]byte{58, 0, 1, 4, 0, 0, 0, 0}) // 8 bytes of options, followed by ICMPv6
 	report := o.Appctl("ofproto/trace", "br-int", "in_port=12", hex.EncodeToString(frame))
 	if got := readTrace(t, report); got.out != drop {
 		t.Errorf("it left by port %d\n%s", got.out, report)

@@ -10,10 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// One frame with the node's MAC that leaves by the uplink would teach the
-// underlay's switches the wrong port. So only a flow that has matched a bridged
-// pod's port and its MAC as source may lead to the uplink, and nothing on the
-// way writes another source.
+// A single frame with the node's MAC that leaves by the uplink would make the underlay's switches learn the wrong port.
+// So only a flow that has matched a bridged pod's port and its MAC as source may lead to the uplink, and no flow on the
+// way sets another source.
 func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		_, v := readGolden(t, file)
@@ -37,7 +36,7 @@ func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 	}
 }
 
-// checkSource fails if f marks as a bridged pod's what is not surely its own.
+// checkSource fails if f marks packets as a bridged pod's that are not guaranteed to be its own.
 func checkSource(t *testing.T, file string, v View, f Flow) {
 	t.Helper()
 	if source, ok := written(f, "reg0"); !ok || source != fmt.Sprintf("%#x", openflow.FromBridged) {
@@ -71,8 +70,7 @@ func written(f Flow, field string) (string, bool) {
 	return "", false
 }
 
-// Megaflows of bridged pods: one for a pair of pods, one for a whole route, and
-// from the underlay one for a pod.
+// Megaflows of bridged pods: one for a pair of pods, one for a whole route, and from the underlay one for each pod.
 func TestBridgedMegaflowsAreWide(t *testing.T) {
 	o := flowtest.Node(t)
 	trackPrefixes(o)
@@ -97,8 +95,8 @@ func TestBridgedMegaflowsAreWide(t *testing.T) {
 	}
 }
 
-// With the bridge of the uplink behind it a packet still meets four tables at
-// most and is never recirculated, either way.
+// With the uplink's bridge behind it, a packet still visits at most four tables and is never recirculated, in either
+// direction.
 func TestTablesWithUplinkBridge(t *testing.T) {
 	o := flowtest.Node(t)
 	o.Ctl("add-br", "br-uplink", "--", "set", "Bridge", "br-uplink", "datapath_type=dummy", "fail_mode=standalone",
@@ -129,8 +127,7 @@ func TestTablesWithUplinkBridge(t *testing.T) {
 	}
 }
 
-// As many bridged pods as a node may have change nothing about how long a packet
-// takes: flows grow with the pods, not with their square.
+// The number of bridged pods does not affect the time per packet: flows grow linearly with the pods, not quadratically.
 func TestFlowsGrowWithPods(t *testing.T) {
 	count := func(pods int) int {
 		v := View{Gateway: Gateway{Port: 2, MAC: flowtest.MAC(t, macGW)}, Uplink: 5, NodeAddrs: flowtest.Addrs("192.168.77.1")}

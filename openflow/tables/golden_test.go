@@ -14,8 +14,8 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// TestGolden compares the flows of a View with those in testdata. After a
-// change that is meant, "go test -update" rewrites them; read the diff.
+// TestGolden compares the flows of a View with those in testdata. After an intended change, "go test -update" rewrites
+// them; read the diff.
 func TestGolden(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {

@@ -13,14 +13,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// packetCase is one packet and what must become of it. Packets are written as
-// in ovs-fields(7).
+// packetCase is a packet and its expected treatment. Packets are written as in ovs-fields(7).
 type packetCase struct {
 	name, packet string
-	// out is the OpenFlow port that it leaves by; drop means by none, the
-	// table that drops it then being in. TTL exceptions are dropped by no flow.
+	// out is the OpenFlow port by which it leaves; drop means none, and in is then the table that drops it. No flow
+	// drops TTL exceptions.
 	out, in int
-	// with are parts of the packet as it leaves, such as "dl_dst=...".
+	// with are parts of the leaving packet, such as "dl_dst=...".
 	with []string
 }
 
@@ -30,13 +29,13 @@ const (
 	podA    = flowtest.PodA
 	podB    = flowtest.PodB
 	drop    = 0
-	bounced = -1 // back to where it came from
+	bounced = -1 // back to its input port
 )
 
-// routed is neighbour discovery with a hop limit that no neighbour gives it.
+// routed is neighbour discovery with a hop limit that shows that it was routed.
 func routed(nd string) string { return strings.Replace(nd, "nw_ttl=255", "nw_ttl=254", 1) }
 
-// Senders, as far as Classify looks at them.
+// Senders, as far as Classify inspects them.
 const (
 	fromA    = "in_port=3,dl_src=0a:00:00:00:00:03,dl_dst=0e:00:00:00:00:01"
 	fromGW   = "in_port=2,dl_src=0e:00:00:00:00:01,dl_dst=0e:66:6c:00:00:01"
@@ -120,7 +119,7 @@ func packetCases() []packetCase {
 			fromPeer + na + ",ipv6_src=fd00:10:0:1::9,ipv6_dst=fd00:10::3,nd_target=fd00:10:0:1::9",
 			drop, 0, nil},
 
-		// Lies of pods.
+		// Spoofed and invalid packets of pods.
 		{"spoofed IP", fromA + ",ip,nw_src=10.10.0.4,nw_dst=10.10.0.1", drop, 0, nil},
 		{"spoofed IPv6", fromA + ",udp6,ipv6_src=fd00:10::4,ipv6_dst=fd00:10::1", drop, 0, nil},
 		{"spoofed MAC", strings.Replace(fromA, macA, macB, 1) + a4 + ",nw_dst=10.10.0.4", drop, 0, nil},
@@ -220,7 +219,7 @@ func packetCases() []packetCase {
 			fromGW + na + ",ipv6_src=fd00:10::1,ipv6_dst=fd00:10::3,nd_target=fd00:10::1,nd_tll=" + macGW,
 			podA, 1, []string{toA}},
 
-		// A router has been between.
+		// Forwarded by a router in between.
 		{"NS to pod from afar", fromGW + routed(ns) + ",ipv6_src=2001:db8::9,ipv6_dst=fd00:10::3,nd_target=fd00:10::3", drop, 1, nil},
 		{"NA to pod from afar", fromGW + routed(na) + ",ipv6_src=2001:db8::9,ipv6_dst=fd00:10::3,nd_target=2001:db8::9", drop, 1, nil},
 		{"NA to pod with a hop limit that is not ND's", fromA + routed(na) + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA,
@@ -259,7 +258,7 @@ func packetCases() []packetCase {
 	}
 }
 
-// TestPackets asks a real Open vSwitch what it does to packets.
+// TestPackets traces packets through a real Open vSwitch.
 func TestPackets(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
@@ -281,7 +280,7 @@ func checkPackets(t *testing.T, o *ovstest.OVS, view View, cases []packetCase) {
 		})
 	}
 	for _, f := range Pipeline(view) {
-		if f.Table == openflow.TableOutput { // its drop is met without an uplink only
+		if f.Table == openflow.TableOutput { // its drop is reached only without an uplink
 			continue
 		}
 		if len(f.Actions) == 0 && !dropsSeen[fmt.Sprintf("%d. %s", f.Table, traceMatch(f))] {
@@ -290,7 +289,7 @@ func checkPackets(t *testing.T, o *ovstest.OVS, view View, cases []packetCase) {
 	}
 }
 
-// checkPacket traces one case and returns the last flow that it met.
+// checkPacket traces one case and returns the last flow that it matched.
 func checkPacket(t *testing.T, o *ovstest.OVS, c packetCase) string {
 	t.Helper()
 	report := o.Trace("br-int", c.packet)
@@ -310,7 +309,7 @@ func checkPacket(t *testing.T, o *ovstest.OVS, c packetCase) string {
 	return got.lastMatch
 }
 
-// traced is what became of a packet.
+// traced is the result of a trace.
 type traced struct {
 	tables    []int
 	out       int    // OpenFlow port, 0 if none
@@ -323,8 +322,7 @@ var (
 	traceOut   = regexp.MustCompile(`^ +output:(\d+)$`)
 )
 
-// readTrace reads the report of ofproto/trace for br-int; the underlay's
-// bridge, which may follow, is not of interest.
+// readTrace reads the report of ofproto/trace for br-int; the underlay's bridge, which may follow, is ignored.
 func readTrace(t *testing.T, report string) traced {
 	t.Helper()
 	var r traced
@@ -370,7 +368,7 @@ func (r *traced) step(line string) {
 	}
 }
 
-// traceMatch is how ofproto/trace prints the flow.
+// traceMatch is the flow as ofproto/trace prints it.
 func traceMatch(f Flow) string {
 	match := f.Match.String()
 	if match != "" {
@@ -379,8 +377,8 @@ func traceMatch(f Flow) string {
 	return fmt.Sprintf("%spriority %d, cookie %#x", match, f.Priority, f.Cookie())
 }
 
-// A megaflow matches nothing that no decision needs: one takes all connections
-// of a pair, and to what is far away all addresses behind one route.
+// A megaflow matches only what a decision needs: one covers all connections of a pair, and for distant destinations all
+// addresses behind one route.
 func TestMegaflowsAreWide(t *testing.T) {
 	o := flowtest.Node(t)
 	trackPrefixes(o)
@@ -407,7 +405,7 @@ func TestMegaflowsAreWide(t *testing.T) {
 	}
 }
 
-// megaflowCase is a packet with what its megaflow must have, and must not.
+// megaflowCase is a packet with what its megaflow must contain, and must not.
 type megaflowCase struct{ name, packet, has, hasNot string }
 
 func checkMegaflow(t *testing.T, o *ovstest.OVS, c megaflowCase) {
@@ -425,7 +423,7 @@ func checkMegaflow(t *testing.T, o *ovstest.OVS, c megaflowCase) {
 	}
 }
 
-// trackPrefixes makes the rows that package ovsdb makes on a node.
+// trackPrefixes creates the rows that package ovsdb creates on a node.
 func trackPrefixes(o *ovstest.OVS) {
 	for table, fields := range Prefixes() {
 		o.Ctl("--id=@t", "create", "Flow_Table", "prefixes="+strings.Join(fields, ","), "--",
@@ -433,7 +431,8 @@ func trackPrefixes(o *ovstest.OVS) {
 	}
 }
 
-// A direct peer is the host's to reach, and is believed out of the tunnel as well: it may not have switched yet.
+// Packets to a direct peer are left to the host, and packets from it are also accepted from the tunnel: it may not have
+// switched yet.
 func TestHybridPackets(t *testing.T) {
 	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/hybrid.txtar")

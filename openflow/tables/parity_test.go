@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
-// What we send is what the switch then has, byte for byte as far as OpenFlow
-// shows it: a resync finds nothing to do, and ovs-ofctl prints what String does.
+// The switch has exactly what was sent, byte for byte as far as OpenFlow shows it: a resync finds nothing to do, and
+// ovs-ofctl prints what String does.
 func TestParity(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)
@@ -29,7 +29,7 @@ func TestParity(t *testing.T) {
 			t.Errorf("%s: ovs-ofctl prints our flows otherwise (-ours +its):\n%s", file, diff)
 		}
 	}
-	// A process with no memory finds everything in place.
+	// A new process finds everything in place.
 	_, view := readGolden(t, goldenFiles(t)[0])
 	flowtest.Sync(t, s, Pipeline(view))
 	if got := flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view)); got != (openflow.Changes{}) {
@@ -37,7 +37,7 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// BenchmarkPipeline is of a big cluster seen from one node: 250 pods, 5,000 peers, both families.
+// BenchmarkPipeline computes the flows of one node of a large cluster: 250 pods, 5,000 peers, both families.
 func BenchmarkPipeline(b *testing.B) {
 	v := bigView(250, 5000)
 	for b.Loop() {

@@ -37,8 +37,8 @@ func TestPipelineLeavesItsInputAlone(t *testing.T) {
 	}
 }
 
-// Every table in use ends in a flow that drops what nothing else takes, also
-// on a node that knows nothing yet; and no flow leads to a table without one.
+// Every table in use ends in a flow that drops all unmatched packets, even before anything is known; and no flow leads
+// to a table without one.
 func TestTablesEndInADrop(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		_, view := readGolden(t, file)
@@ -62,8 +62,7 @@ func TestTablesEndInADrop(t *testing.T) {
 	}
 }
 
-// Two owners of one thing give flows that are still valid together, and always
-// the same ones.
+// Two owners of the same address or range give flows that are still valid together, and always the same ones.
 func TestConflicts(t *testing.T) {
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
 	stolen := Pod{Port: 9, MAC: flowtest.MAC(t, "0a:00:00:00:00:09"), Addrs: flowtest.Addrs("10.10.0.3,10.10.0.1")}
@@ -93,7 +92,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// Odd spellings of addresses are one address to the switch.
+// Different notations of an address are one address to the switch.
 func TestNormalised(t *testing.T) {
 	_, want := readGolden(t, "testdata/v4-geneve.txtar")
 	_, odd := readGolden(t, "testdata/v4-geneve.txtar")

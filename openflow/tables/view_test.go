@@ -17,7 +17,7 @@ func fullView() View {
 		Peers:   []Peer{{Name: "a", PodCIDRs: prefixes, Direct: prefixes, Tunnel: addrs[0]}}}
 }
 
-// Views differ if any field does: one that Equal forgot would leave old flows in place.
+// Views differ if any field differs: a field that Equal ignored would leave old flows in place.
 func TestViewEqual(t *testing.T) {
 	if !fullView().Equal(fullView()) {
 		t.Error("a view differs from itself")

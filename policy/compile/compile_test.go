@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/policytest"
 )
 
-// With hashes that are equal the numbers depend on the order, and the verdicts do not.
+// With colliding hashes, the numbers depend on the order, and the verdicts do not.
 func TestEqualHashes(t *testing.T) {
 	t.Parallel()
 	policytest.Cases(t, 500, func(_ *testing.T, seed uint64) error {
@@ -55,7 +55,7 @@ func newOne(t *testing.T) one {
 
 func (o one) SetPod(p policy.Pod) { o.Compiler.SetPod(&p) }
 
-// ingress says what becomes of TCP to port 80, by Judge and by the flows, which agree.
+// ingress returns the decision on TCP to port 80, by Judge and by the flows, which must agree.
 func (o one) ingress(from string) compile.Decision {
 	o.t.Helper()
 	if err := o.flows.Apply(o.Changes()); err != nil {
@@ -103,7 +103,7 @@ func TestUnknownNamespace(t *testing.T) {
 	o.SetNamespace(policy.Namespace{Name: name(0)})
 	o.want("10.0.0.1", policy.Accept, "the namespace is back")
 
-	// A peer of an unknown namespace is selected by no label that it does not have, either.
+	// Nor is a peer of an unknown namespace selected because of a label that it does not have.
 	not := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: "x", Operator: metav1.LabelSelectorOpDoesNotExist}}}
 	o.SetPolicy(ingress("a", "", networkingv1.NetworkPolicyPeer{NamespaceSelector: &not}))
@@ -133,7 +133,7 @@ func TestTwoPodsWithOneAddress(t *testing.T) {
 	o.want("10.0.0.1", policy.Accept, "the later pod is gone")
 }
 
-// A pod that gets hostNetwork by another one of its name, and one that goes to another node.
+// A pod that another one of its name replaces with hostNetwork, and one that moves to another node.
 func TestPodsThatAreReplaced(t *testing.T) {
 	o := newOne(t)
 	o.SetPolicy(ingress("a", "", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}}))
@@ -149,7 +149,7 @@ func TestPodsThatAreReplaced(t *testing.T) {
 	}
 }
 
-// ClusterNetworkPolicies of equal priority are tried by name.
+// ClusterNetworkPolicies of equal priority are evaluated by name.
 func TestEqualPriorities(t *testing.T) {
 	o := newOne(t)
 	cluster := func(name string, action v1alpha2.ClusterNetworkPolicyRuleAction) policy.Policy {
@@ -172,7 +172,7 @@ func TestEqualPriorities(t *testing.T) {
 	o.want("10.0.0.1", policy.Accept, "b before the NetworkPolicy")
 }
 
-// One number under two names, on two pods, is one part of a rule with both as subjects.
+// One port number with two names, on two pods, is one part of a rule with both pods as subjects.
 func TestNamedPortsOfOneNumber(t *testing.T) {
 	o := newOne(t)
 	port := func(n int, name string) policy.Pod {
@@ -193,7 +193,7 @@ func TestNamedPortsOfOneNumber(t *testing.T) {
 	}
 }
 
-// Why: the rule that decides, who isolates, and what almost accepts.
+// The reasons of a decision: the rule that decides, the policies that isolate, and the rules that almost accept.
 func TestReasons(t *testing.T) {
 	o := newOne(t)
 	o.SetPod(podOf(0, 1, false))
@@ -236,7 +236,7 @@ func TestTooManyRules(t *testing.T) {
 	}
 }
 
-// Nothing is kept for objects that are gone, in whatever order they go.
+// Nothing is kept for deleted objects, in whatever order they are deleted.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	policytest.Cases(t, 300, func(_ *testing.T, seed uint64) error {

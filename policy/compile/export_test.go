@@ -7,8 +7,8 @@ func NewWithHash(hash func(string) uint32) *Compiler {
 	return c
 }
 
-// Held is how many things c keeps besides the objects that it was given, after Changes; stale are those of them that
-// nothing needs any more.
+// Held is the number of entries that c keeps besides the objects that it was given, after Changes; stale is the number
+// of those that nothing needs any more.
 func (c *Compiler) Held() (held, stale int) {
 	held = len(c.local) + len(c.addrs) + len(c.numbers) + len(c.rules) + len(c.namespaces)
 	for _, at := range c.addrs {

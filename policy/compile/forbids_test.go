@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/policytest"
 )
 
-// After changes that forbid nothing, by what they say, each connection that was accepted before is accepted still.
+// After changes that are reported to forbid nothing, each connection that was accepted before is still accepted.
 func TestForbids(t *testing.T) {
 	t.Parallel()
 	allowing, denied := 0, 0
@@ -56,7 +56,7 @@ func TestForbids(t *testing.T) {
 	}
 }
 
-// Changes that are common in a large cluster, and whether connections must be looked through for them.
+// Changes that are common in a large cluster, and whether connections must be scanned after them.
 func TestWhatForbids(t *testing.T) {
 	s := sizes()[1]
 	c := s.load()

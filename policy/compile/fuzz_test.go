@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// What is no policy has an error, and what is one comes to flows.
+// Invalid policies are rejected, and valid ones compile to flows.
 func FuzzPolicies(f *testing.F) {
 	f.Add([]byte(`{"metadata": {"namespace": "ns0", "name": "a"}, "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock":
 		{"cidr": "10.0.0.0/8", "except": ["10.0.0.0/9", "::/0"]}}], "ports": [{"port": "http"}, {"port": 1, "endPort": 65535}]}]}}`))

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Policies that select no pod on any node are reported, and named ports that no pod has.
+// Policies that select no pod on any node are reported, and so are named ports that no pod has.
 func TestIdle(t *testing.T) {
 	c := compile.New()
 	set := func(name, spec string) policy.Ref {

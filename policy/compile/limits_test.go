@@ -11,17 +11,17 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// numbers are more than a rule can have of a named port.
+// numbers is more than a rule can have for a named port.
 const numbers = compile.MaxClauses + compile.MaxClauses/10
 
 var web = policy.NamedPort{Name: "web"}
 
-// webAt is port web under a number.
+// webAt is port web with this number.
 func webAt(number int) policy.PodPort {
 	return policy.PodPort{NamedPort: policy.NamedPort{Protocol: policy.TCP, Name: "web"}, Number: uint16(number)}
 }
 
-// webPod is the i-th peer, with port web at port.
+// webPod is the i-th peer, with these ports.
 func webPod(i int, ports ...policy.PodPort) policy.Pod {
 	return policy.Pod{PodKey: policy.PodKey{Namespace: name(0), Name: fmt.Sprint("web", i)}, Ports: ports,
 		Labels: map[string]string{"web": fmt.Sprint(i)}, Addrs: []netip.Addr{webAddr(i)}}
@@ -40,14 +40,14 @@ func admin(name string, priority int, d policy.Direction, rules ...policy.Rule) 
 	return p
 }
 
-// before has so many rules of egress and ingress come before all others.
+// before puts this many rules of egress and ingress before all others.
 func (o one) before(n int) {
 	last := policy.Rule{Index: n - 1, Verdict: policy.Accept, AnyPeer: true, AnyPort: true}
 	o.SetPolicy(policy.Policy{Ref: policy.Ref{Kind: "ClusterNetworkPolicy", Name: "before"}, Tier: policy.Admin,
 		Subject: policy.Subjects{Namespace: "another"}, Rules: [2][]policy.Rule{{last}, {last}}})
 }
 
-// opened returns how many of the connections are accepted, by Judge and by the flows alike.
+// opened returns how many of the connections are accepted, by both Judge and the flows.
 func (o one) opened(asked []compile.Connection) (n int) {
 	o.t.Helper()
 	if err := o.flows.Apply(o.Changes()); err != nil {
@@ -71,8 +71,8 @@ func toWeb(d policy.Direction, peer netip.Addr, port int) compile.Connection {
 		Port: uint16(port)}
 }
 
-// Of a port by name that has more numbers than fit, nothing is open that would be closed if they did: what denies, or
-// passes, denies all ports of the pods that have it. What accepts is closed for some.
+// If a named port has more numbers than fit, nothing is open that would be closed if they did: rules that deny or pass
+// deny all ports of the pods that have the named port. Rules that accept do not accept all of it.
 func TestTooManyNumbers(t *testing.T) {
 	everything := policy.Rule{AnyPeer: true, AnyPort: true}
 	for _, test := range []struct {
@@ -87,7 +87,7 @@ func TestTooManyNumbers(t *testing.T) {
 	} {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			if test.rule == policy.Accept && d == policy.Egress {
-				continue // 4,400 sets of each of 4,400 peers, which takes seconds
+				continue // 4,400 sets for each of 4,400 peers, which takes seconds
 			}
 			o := newOne(t)
 			mine := podOf(0, 0, true)
@@ -166,7 +166,7 @@ func TestLateRulesWithNames(t *testing.T) {
 	}
 }
 
-// Rules after the last rank deny all of their pods: there is no other place for them.
+// Deny rules after the last rank deny everything for all of their pods: there is no other place for them.
 func TestRulesBeyondRanks(t *testing.T) {
 	o := newOne(t)
 	var rules []policy.Rule

@@ -16,8 +16,8 @@ import (
 )
 
 // 1,000 clusters with some 18 connections each, or ten times as many with FAIRLEAD_TEST_LONG=1. Each cluster changes
-// twice: after each change Judge and the flows say what the specifications want, and at the end the flows are those of
-// a Compiler that has seen the end only.
+// twice: after each change, Judge and the flows agree with the specifications, and at the end the flows are those of a
+// Compiler that has seen only the final state.
 func TestOracle(t *testing.T) {
 	t.Parallel()
 	n := 1000
@@ -49,7 +49,7 @@ func TestOracle(t *testing.T) {
 	t.Logf("denied %d, accepted %d", judged[0], judged[1])
 }
 
-// compare asks about some connections.
+// compare checks some connections.
 func compare(r policytest.Random, w policytest.World, c *compile.Compiler, flows policytest.Flows,
 	judged *[2]int) error {
 	for range 10 {
@@ -81,8 +81,8 @@ func compare(r policytest.Random, w policytest.World, c *compile.Compiler, flows
 	return nil
 }
 
-// without deletes the flow with the class of the peer's address, as a manual change may. What was denied stays denied,
-// unless the flow guards that: the switch has those twice.
+// without deletes the flow with the class of the peer's address, as a manual change may. A denied connection stays
+// denied, unless the flow guards it: the switch has such flows twice.
 func without(flows policytest.Flows, about compile.Connection) error {
 	for bits := about.Peer.BitLen(); bits >= 0; bits-- {
 		p, err := about.Peer.Prefix(bits)
@@ -133,7 +133,7 @@ func same(flows policytest.Flows, again *compile.Compiler) error {
 	return nil
 }
 
-// change changes one object of w, or a few.
+// change changes one or two objects of w.
 func change(r policytest.Random, w *policytest.World, c *compile.Compiler) {
 	for range r.IntN(2) + 1 {
 		switch r.IntN(7) {

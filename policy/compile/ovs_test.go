@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/policytest"
 )
 
-// A real Open vSwitch does what the specifications want with the flows, in the shortest pipeline that has their tables:
-// 20 clusters, or 300 with FAIRLEAD_TEST_LONG=1.
+// With the flows, a real Open vSwitch does what the specifications require, in the shortest pipeline that has their
+// tables: 20 clusters, or 300 with FAIRLEAD_TEST_LONG=1.
 func TestOracleOnOpenVSwitch(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br0", ovstest.Port{Name: "p1", OFPort: 1}, ovstest.Port{Name: "p2", OFPort: 2})
@@ -60,7 +60,7 @@ func TestOracleOnOpenVSwitch(t *testing.T) {
 	t.Logf("denied %d, accepted %d", judged[0], judged[1])
 }
 
-// switchText is flows in ovs-ofctl's syntax. reg1 is the pod, reg2 the class of the peer, reg3 the pod's group.
+// switchText are flows in ovs-ofctl's syntax. reg1 is the pod, reg2 the class of the peer, reg3 the pod's group.
 type switchText struct {
 	lines []string
 	pods  []policy.PodKey
@@ -70,7 +70,7 @@ type switchText struct {
 const (
 	peersTable = 10
 	groupTable = 11
-	tierTable  = 11 // and the tier
+	tierTable  = 11 // plus the tier
 	lastTable  = 15
 )
 
@@ -97,7 +97,7 @@ func (s *switchText) add(table, priority int, match, actions string) {
 	s.lines = append(s.lines, fmt.Sprintf("table=%d,priority=%d,%s,actions=%s", table, priority, match, actions))
 }
 
-// mac says which pod is judged, and in which direction.
+// mac encodes which pod is judged, and in which direction.
 func mac(d policy.Direction, pod int) string {
 	return fmt.Sprintf("dl_src=02:00:00:00:%02x:%02x", int(d), pod+1)
 }
@@ -179,7 +179,8 @@ func (s *switchText) packet(about compile.Connection, c policytest.Connection) s
 	return text
 }
 
-// What the flows for 10,000 pods and 1,000 policies cost ovs-vswitchd, both directions, in one bundle of ovs-ofctl.
+// The cost of the flows for 10,000 pods and 1,000 policies in ovs-vswitchd, both directions, in one bundle of
+// ovs-ofctl.
 func BenchmarkInstall(b *testing.B) {
 	for _, s := range sizes() {
 		b.Run(s.name, func(b *testing.B) {
@@ -200,7 +201,7 @@ func BenchmarkInstall(b *testing.B) {
 	}
 }
 
-// resident is the memory of a process in MiB.
+// resident is the resident memory of a process in MiB.
 func resident(b *testing.B, pid int) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

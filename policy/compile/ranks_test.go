@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Of more rules than can be put in order only those that deny are enforced: no order of them lets anything through.
+// If there are more rules than can be ordered, only those that deny are enforced: no order of them lets anything
+// through.
 func TestRulesBeyondOrder(t *testing.T) {
 	rule := func(i int, v policy.Verdict, port uint16) policy.Rule {
 		return policy.Rule{Index: i, Verdict: v, AnyPeer: true, AnyPort: port == 0,
@@ -46,7 +47,7 @@ func TestRulesBeyondOrder(t *testing.T) {
 	o.want("10.0.0.9", policy.Accept, "all rules are in order again")
 }
 
-// Each rank up to the last has a place among those that there are, and no place has more rules than a flow can have.
+// Each rank up to the last has one of the available places, and no place has more rules than a flow can have.
 func TestPlaces(t *testing.T) {
 	last, rules := uint32(0), 0
 	for rank := range uint32(30 * compile.Ordered) {

@@ -22,9 +22,9 @@ type size struct {
 	name string
 	// local reports whether the i-th pod of the n-th namespace is on this node.
 	local func(n, i int) bool
-	// peers of the i-th policy of the n-th namespace.
+	// peers returns the peers of the i-th policy of the n-th namespace.
 	peers func(n, i int) []networkingv1.NetworkPolicyPeer
-	// flows are the most of one direction.
+	// flows is the maximum number of one direction.
 	flows int
 }
 
@@ -95,7 +95,7 @@ func (s size) load() *compile.Compiler {
 	return c
 }
 
-// The number of flows for 10,000 pods and 1,000 policies, and that a peer pod's change is its own flows.
+// The number of flows for 10,000 pods and 1,000 policies; a change of a peer pod changes only its own flows.
 func TestFlowCounts(t *testing.T) {
 	for _, s := range sizes() {
 		c := s.load()
@@ -171,7 +171,7 @@ func TestFlowCountsOfClusterNetworkPolicies(t *testing.T) {
 	}
 }
 
-// Networks, and what is excepted of them, are a flow each.
+// Each network, and each exception from one, is one flow.
 func TestFlowCountsOfNetworks(t *testing.T) {
 	blocks := func(n int) (out []networkingv1.NetworkPolicyPeer) {
 		for i := range n {
@@ -208,7 +208,7 @@ func TestFlowCountsOfNetworks(t *testing.T) {
 	}
 }
 
-// cpu is the time that this process has used.
+// cpu is the CPU time of this process.
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

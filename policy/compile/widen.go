@@ -12,8 +12,8 @@ import (
 // what it specifies, and more. So is a pass rule, which then denies: without it a later rule could accept what should
 // be left to the next tier, and if it passed more, a later deny rule would be skipped.
 
-// mostParts returns how many parts a rule can have so that all rules of its rank fit into one flow.
-func (e *entry) mostParts(d policy.Direction, r policy.Rule) int {
+// maxParts returns how many parts a rule can have so that all rules of its rank fit into one flow.
+func (e *entry) maxParts(d policy.Direction, r policy.Rule) int {
 	if e.rank[d]+uint32(r.Index) < Ordered {
 		return MaxClauses
 	}
@@ -26,7 +26,7 @@ func (c *Compiler) fit(e *entry, d policy.Direction, r policy.Rule) []part {
 		r = policy.Rule{Index: r.Index, Name: r.Name, Verdict: policy.Deny, AnyPeer: true, AnyPort: true}
 	}
 	parts := c.divide(e, d, r)
-	if e.Tier == policy.NetworkPolicy || r.Verdict == policy.Accept || len(parts) <= e.mostParts(d, r) {
+	if e.Tier == policy.NetworkPolicy || r.Verdict == policy.Accept || len(parts) <= e.maxParts(d, r) {
 		return parts
 	}
 	return c.widen(e, d, r)
@@ -44,7 +44,7 @@ func (c *Compiler) widen(e *entry, d policy.Direction, r policy.Rule) []part {
 		widened = "passes nothing, and denies"
 	}
 	widened += " all ports of pods that have port " + strings.Join(names, ", or ")
-	if most := e.mostParts(d, r); most == MaxClauses {
+	if most := e.maxParts(d, r); most == MaxClauses {
 		widened += fmt.Sprintf(", as it has more than %d numbers", most)
 	} else {
 		widened += fmt.Sprintf(", as more than %d rules come before it", Ordered)

@@ -14,11 +14,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// notReadyAfter is when the API server has a Node as not ready whose kubelet is not heard: 40 s to 50 s by
+// notReadyAfter is the time without heartbeats after which a Node becomes not ready: 40 s to 50 s by
 // kube-controller-manager's default.
 const notReadyAfter = 45 * time.Second
 
-// event is something that happens to a node and is no fault of a path. It returns when the node is as before.
+// event is something that happens to a node and is no path fault. It returns when the node is as before.
 type event struct {
 	name string
 	do   func(e happening) error
@@ -30,7 +30,7 @@ type happening struct {
 	context.Context
 	node string
 	dice *rand.Rand
-	// short has everything last a tenth as long, for a run of the suite.
+	// short makes everything last a tenth as long, for a run of the suite.
 	short bool
 }
 
@@ -51,7 +51,7 @@ func (e happening) wait(d time.Duration) error {
 	}
 }
 
-// events are all of them.
+// events returns all kinds of events.
 func events() []event {
 	return []event{
 		{"the agent is killed", func(e happening) error { return e.agentAway(e.AgentKill, 0, 3*time.Second) }},
@@ -135,13 +135,13 @@ func (e happening) allDies() error {
 }
 
 // down is a power failure: for a time nothing of the node is on the wire; then it boots, and its agent starts within
-// the two minutes that docs/reachability.md gives it.
+// the two minutes that docs/reachability.md allows.
 func (e happening) down(least, most time.Duration) error {
 	off, boot := e.between(least, most), e.between(0, 60*time.Second)
-	if off > notReadyAfter/2 { // else it would be silent for longer, and be ready
+	if off > notReadyAfter/2 { // else it would be silent for longer while its Node is ready
 		off = max(off, notReadyAfter)
 	}
-	if err := e.AgentKill(e, e.node); err != nil { // it must not see that its NIC is unplugged
+	if err := e.AgentKill(e, e.node); err != nil { // it must not notice that its NIC is unplugged
 		return err
 	}
 	port := e.node
@@ -163,7 +163,7 @@ func (e happening) down(least, most time.Duration) error {
 	return e.ready(corev1.ConditionTrue)
 }
 
-// silentFor is how long the node's kubelet is not heard.
+// silentFor waits as if the kubelet sent no heartbeats: after notReadyAfter the Node is not ready.
 func (e happening) silentFor(d time.Duration) error {
 	if d < notReadyAfter {
 		return e.wait(d)
@@ -177,7 +177,7 @@ func (e happening) silentFor(d time.Duration) error {
 	return e.wait(d - notReadyAfter)
 }
 
-// ready has the Node's condition.
+// ready sets the Node's condition Ready.
 func (e happening) ready(is corev1.ConditionStatus) error {
 	return e.change(e.node, func(n *corev1.Node) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}}
@@ -204,7 +204,7 @@ func (e happening) drain() error {
 	return cordon(false)
 }
 
-// noHeartbeat: the Node is not ready, and everything on it runs.
+// noHeartbeat: the Node is not ready, but everything on it runs.
 func (e happening) noHeartbeat() error {
 	if err := e.ready(corev1.ConditionUnknown); err != nil {
 		return err
@@ -258,7 +258,7 @@ func (e happening) removed() error {
 	return e.start()
 }
 
-// otherRanges gives the Node the ranges that no node of the lab has had: those 100 above, or below again.
+// otherRanges moves the Node's ranges by 128 subnets, to ones that no node of the lab has had, or back again.
 func otherRanges(n *corev1.Node) error {
 	for i, text := range n.Spec.PodCIDRs {
 		p, err := netip.ParsePrefix(text)

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 // cluster is a lab whose agents probe at the product's own pace.
 type cluster struct {
 	*lab.Lab
-	// nodes keeps changes of one Node apart.
+	// nodes serializes changes of Nodes.
 	nodes sync.Mutex
 }
 
@@ -57,7 +57,7 @@ func up(t *testing.T, nodes int) *cluster {
 	return &cluster{Lab: l}
 }
 
-// change changes a Node as the API server would have it.
+// change changes a stored Node.
 func (c *cluster) change(name string, how func(*corev1.Node)) error {
 	c.nodes.Lock()
 	defer c.nodes.Unlock()
@@ -82,7 +82,7 @@ func (c *cluster) stored(name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// remove deletes a Node, and returns what it was.
+// remove deletes a Node, and returns its last state.
 func (c *cluster) remove(name string) (*corev1.Node, error) {
 	c.nodes.Lock()
 	defer c.nodes.Unlock()
@@ -151,7 +151,7 @@ func (c *cluster) log(t *testing.T, node string) string {
 	return string(data)
 }
 
-// allReached waits until each node has all others' pods reached.
+// allReached waits until each node has reached all others' pods.
 func (c *cluster) allReached(t *testing.T, when string, limit time.Duration) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {

@@ -23,9 +23,9 @@ const share = 10 * time.Second
 // told is in the log of an agent that reports a fault.
 const told = "pods of another node are not reached"
 
-// What is no fault of a path is never reported as one, by no agent: in its state, its metrics or its log. The events of
-// a node follow each other, and those of different nodes come together as they may; now and then all agents are
-// replaced one by one. When it is over all pods are reached.
+// No agent ever reports a path fault for an event that is none: in its state, its metrics or its log. Events of one
+// node follow each other, those of different nodes overlap at random; now and then all agents are replaced one by one.
+// When it is over all pods are reached.
 func TestRootReachSoak(t *testing.T) {
 	ovstest.UserspaceOnly(t, "a guest stands still for longer than agents wait for each other")
 	seed := chaos.Start()
@@ -87,13 +87,13 @@ func (c *cluster) watch(ctx context.Context, node string, h *history) {
 	}
 }
 
-// happen has random events at each node for a time.
+// happen runs random events at each node for a time.
 func (c *cluster) happen(t *testing.T, seed uint64, d time.Duration, h *history) {
 	t.Helper()
-	// What has begun ends: an event takes minutes.
+	// An event that has begun is completed: it takes minutes.
 	ctx, cancel := context.WithTimeout(t.Context(), d+labtest.Patience(t, 10*time.Minute))
 	defer cancel()
-	busy := map[string]*sync.Mutex{} // what happens at a node, one after the other
+	busy := map[string]*sync.Mutex{} // one event at a time per node
 	for _, node := range c.Nodes() {
 		busy[node] = new(sync.Mutex)
 	}

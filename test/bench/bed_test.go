@@ -25,9 +25,9 @@ const (
 	peerName = "bridge + host-local"
 )
 
-// settleFirst, settleEach pod and settleStaying pod are a pause after a request: the agent removes ports when there was
-// no request for 50 ms, on the userspace datapath each removal blocks ovs-vswitchd's main thread for 10 ms, and
-// ovs-vswitchd then examines the ports of all pods. The next request would measure that.
+// settleFirst, settleEach (per deleted pod) and settleStaying (per remaining pod) are the pause after a request: the
+// agent removes ports after 50 ms without a request, on the userspace datapath each removal blocks ovs-vswitchd's main
+// thread for 10 ms, and ovs-vswitchd then examines the ports of all pods. The next request would measure that work.
 const settleFirst, settleEach, settleStaying = 100 * time.Millisecond, 30 * time.Millisecond, time.Millisecond
 
 // bed is a lab for measurements, with a node whose plugins are called. No runner starts its Pods.
@@ -35,20 +35,20 @@ type bed struct {
 	*lab.Lab
 	host   host.Host
 	made   int // pods
-	stay   int // of those, on each network: they are not deleted
+	stay   int // pods that remain, on each network
 	agent  int // process of node1's agent; 0: not looked up yet
 	fl, pe network
 }
 
-// network is one of those that are compared, on a host of its own: ovs-vswitchd reads all links of its host whenever
-// one changes, and would delay the peer, too.
+// network is one of the compared networks, on a host of its own: ovs-vswitchd reads all links of its host whenever one
+// changes, which would delay the peer, too.
 type network struct {
 	*libcni.NetworkConfigList
 	host    host.Host
 	plugins []string // directories
 }
 
-// newBed creates the lab, which ends with the benchmark.
+// newBed creates the lab, which lives until the benchmark ends.
 func newBed(b *testing.B, o lab.Options) *bed {
 	b.Helper()
 	if os.Geteuid() != 0 {
@@ -75,7 +75,7 @@ func newBed(b *testing.B, o lab.Options) *bed {
 		b.Fatal(err)
 	}
 	x.fl = x.network(b, "node1", fairlead, "/opt/cni/bin")
-	x.pe = x.network(b, underlay.Outside, peer, "/usr/lib/cni", "/usr/libexec/cni") // Debian's path, and other distributions'
+	x.pe = x.network(b, underlay.Outside, peer, "/usr/lib/cni", "/usr/libexec/cni") // Debian's path, and other ones
 	return x
 }
 
@@ -120,7 +120,7 @@ func (x *bed) sandboxFor(b *testing.B, n network, pod string) *libcni.RuntimeCon
 	return conf
 }
 
-// remove removes sandboxes after their DEL, and waits until no work for them is left.
+// remove removes sandboxes after their DEL, and waits until the resulting work is done.
 func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) {
 	b.Helper()
 	for _, s := range sandboxes {
@@ -131,7 +131,7 @@ func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) 
 	x.settle(len(sandboxes))
 }
 
-// settle waits until no work is left for the last request, and for pods that were deleted.
+// settle waits until the work of the last request is done, including that for deleted pods.
 func (x *bed) settle(deleted int) {
 	time.Sleep(settleFirst + settleEach*time.Duration(deleted) + settleStaying*time.Duration(x.stay))
 }
@@ -160,7 +160,7 @@ func (x *bed) call(b *testing.B, n network, sandboxes []*libcni.RuntimeConf,
 	var all errgroup.Group
 	for i, s := range sandboxes {
 		all.Go(func() error {
-			return n.host.Do(func() error { // entering the host does not count as the plugins' time
+			return n.host.Do(func() error { // entering the host is not part of the plugins' time
 				cni := libcni.NewCNIConfig(n.plugins, nil)
 				begun[i] = time.Now()
 				err := verb(cni, s)

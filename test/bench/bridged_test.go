@@ -17,15 +17,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// Numbers of measured ADDs whose address the agent has probed on the underlay before, and of those whose address it has
-// not; each of the latter is the first of its IPPool.
+// Numbers of measured ADDs whose address the agent has probed on the underlay in advance, and of those whose address it
+// has not; each of the latter is the first of its IPPool.
 const probedRounds, unprobedRounds = 20, 12
 
 // timeout is how long an ADD probes the underlay: the default of ipam.conflictProbeTimeout.
 const timeout = 200
 
-// BenchmarkRootBridged measures ADDs with the allocation in a real API server, beside the reference plugins, which keep
-// theirs in a directory; and counts the write requests to the API server per ADD.
+// BenchmarkRootBridged measures ADDs with the allocation in a real API server, beside the reference plugins, which
+// store theirs in a directory; and counts the write requests to the API server per ADD.
 func BenchmarkRootBridged(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4, Mode: underlay.Bridge,
 		Cluster: lab.Kube, KubeProxy: "none"})
@@ -42,13 +42,13 @@ func BenchmarkRootBridged(b *testing.B) {
 	if _, err := x.Apply("pods and pools", []byte(strings.Join(manifests, "---\n"))); err != nil {
 		b.Fatal(err)
 	}
-	for range 3 { // warm-up: bridge, caches, addresses probed ahead
+	for range 3 { // warm-up: bridge, caches, addresses probed in advance
 		x.pair(b, 0)
 		x.awaitAhead(b)
 	}
 	probed := func(int) int { return 0 }
 	x.compareBridged(b, "address asked for ahead, first of its VLAN", probedRounds, probed, 0, 0)
-	x.add(b, x.fl, x.sandboxFor(b, x.fl, "pod-0")) // stays
+	x.add(b, x.fl, x.sandboxFor(b, x.fl, "pod-0")) // remains
 	x.awaitAhead(b)
 	x.compareBridged(b, "address asked for ahead", probedRounds, probed, 0, 0)
 	x.compareBridged(b, "first of an IPPool", unprobedRounds, func(i int) int { return i + 1 }, 1, timeout)
@@ -85,8 +85,8 @@ func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 	return ours, theirs
 }
 
-// compareBridged measures ADDs of Pods, each of which probes asks addresses; others are skipped. wait is the time of
-// these probes in ms, for a second row without it.
+// compareBridged measures ADDs of Pods during each of which the agent probes asks addresses; others are skipped. wait
+// is the time of these probes in ms, for a second row without it.
 func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(round int) int, asks, wait float64) {
 	b.Helper()
 	var ours, theirs, rest []float64
@@ -127,7 +127,7 @@ func (x *bed) awaitAhead(b *testing.B) {
 	}
 }
 
-// asked is how many addresses the agent has probed, by its metrics.
+// asked is the number of addresses that the agent has probed, from its metrics.
 func (x *bed) asked(b *testing.B, when string) float64 {
 	b.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,

@@ -32,7 +32,7 @@ func BenchmarkRootCNI(b *testing.B) {
 	c.draw(b)
 }
 
-// BenchmarkKernelCNI is the same on the kernel's datapath, one pod at a time. In User-Mode Linux the start of a program
+// BenchmarkKernelCNI is the same on the kernel's datapath, one pod at a time. In User-Mode Linux, starting a program
 // takes 20 times as long as elsewhere, and the peer starts two.
 func BenchmarkKernelCNI(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "system", IPFamily: underlay.IPv4})
@@ -47,7 +47,8 @@ func BenchmarkKernelCNI(b *testing.B) {
 	c.draw(b)
 }
 
-// knowPods creates Pods pod-0, pod-1, ... in the API: a kubelet names them with every call, and so does the benchmark.
+// knowPods creates Pods pod-0, pod-1, ... in the API: kubelet passes a Pod's name with every call, and so does the
+// benchmark.
 func (x *bed) knowPods(b *testing.B, many int) {
 	b.Helper()
 	if err := x.RunnerStop(b.Context()); err != nil { // otherwise it would run them
@@ -72,7 +73,7 @@ func podYAML(i int, pool string) string {
 		"spec: {nodeName: node1, containers: [{name: main, image: none}]}\n", i, annotations)
 }
 
-// sandboxes are new ones for many Pods from number first.
+// sandboxes are new sandboxes for many Pods, starting with number first.
 func (x *bed) sandboxes(b *testing.B, n network, first, many int) []*libcni.RuntimeConf {
 	b.Helper()
 	var out []*libcni.RuntimeConf
@@ -82,8 +83,7 @@ func (x *bed) sandboxes(b *testing.B, n network, first, many int) []*libcni.Runt
 	return out
 }
 
-// times are samples in ms per pod, by verb and network: "ADD fairlead"; and of what an ADD of ours costs, by the names
-// of costs.
+// times are samples: ms per pod, by verb and network ("ADD fairlead"), and the costs of our ADDs, by name of the cost.
 type times map[string][]float64
 
 // compare adds and deletes many pods concurrently on each network, in alternating order, for some rounds.
@@ -101,7 +101,7 @@ func (x *bed) compare(b *testing.B, many, rounds int) times {
 				}
 			} else {
 				add()
-				x.settle(0) // a pod lives longer than its ADD has work done for it
+				x.settle(0) // a pod lives longer than the work of its ADD lasts
 			}
 			t["DEL "+n.Name] = append(t["DEL "+n.Name], x.del(b, n, pods...)/float64(many))
 			x.remove(b, n, pods...)
@@ -111,7 +111,7 @@ func (x *bed) compare(b *testing.B, many, rounds int) times {
 	return t
 }
 
-// report adds the rows of both verbs; a target of 0 is none.
+// report adds the rows of both verbs; a target of 0 means none.
 func (t times) report(b *testing.B, how string, add, del float64) {
 	b.Helper()
 	for i, verb := range []string{"ADD", "DEL"} {

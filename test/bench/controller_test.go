@@ -29,7 +29,7 @@ const (
 	nodesLost                   = 50 // deleted at the end: 200 addresses are reclaimed
 )
 
-// bigCluster is an API server with many objects without nodes behind them.
+// bigCluster is an API server with many objects, without nodes behind them.
 type bigCluster struct {
 	b       *testing.B
 	s       *apitest.Server

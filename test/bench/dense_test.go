@@ -14,26 +14,27 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// Numbers of pods that stay on a node while one more is measured: kubelet's default maximum, and almost as many as a
-// podCIDR of 24 bits, as the lab's nodes have, has addresses for, which is 253.
+// Numbers of pods on the node while one more is measured: kubelet's default maximum, and nearly the 253 addresses of a
+// /24 podCIDR, which the lab's nodes have.
 const kubelets, fullest = 110, 250
 
-// What is counted for each of our ADDs, until ovs-vswitchd has no more work for it.
+// The costs of each of our ADDs, until ovs-vswitchd has no more work for it.
 const (
 	reconfigured = "reconfigurations of ovs-vswitchd"
 	ofSwitch     = "CPU of ovs-vswitchd"
 	ofAgent      = "CPU of the agent"
 )
 
-// curve is how ADD and DEL depend on the pods that stay on the node.
+// curve is ADD and DEL as a function of the number of pods that remain on the node.
 type curve struct {
 	bed *bed
-	// datapath is its name in plots, prefix that in rows, and note what a reader must know about the costs.
+	// datapath is its name in plots, prefix that in rows, and note the explanation of the costs.
 	datapath, prefix, note string
 	lines                  []report.Line
 }
 
-// at fills both networks up to that many pods, measures one more, and adds the rows and points. A target of 0 is none.
+// at fills both networks up to that many pods, measures one more, and adds the rows and points. A target of 0 means
+// none.
 func (c *curve) at(b *testing.B, stay, rounds int, add, del float64) {
 	b.Helper()
 	c.bed.fill(b, stay)
@@ -86,7 +87,7 @@ func (c *curve) draw(b *testing.B) {
 	}
 }
 
-// fill adds pods that stay to both networks, until each has that many.
+// fill adds pods that remain to both networks, until each has that many.
 func (x *bed) fill(b *testing.B, stay int) {
 	b.Helper()
 	for x.stay < stay {
@@ -99,7 +100,7 @@ func (x *bed) fill(b *testing.B, stay int) {
 	x.settle(0)
 }
 
-// costs are what f, a request, costs until ovs-vswitchd has no more work for it.
+// costs returns the costs of f, a request, until ovs-vswitchd has no more work for it.
 func (x *bed) costs(b *testing.B, f func()) map[string]float64 {
 	b.Helper()
 	if x.agent == 0 {
@@ -131,8 +132,8 @@ func (x *bed) reconfigured(b *testing.B) float64 {
 	return n
 }
 
-// cpu is how long a process has run, in ms, by its CPU-time clock: clock_getcpuclockid(3). Unlike /proc/PID/schedstat a
-// guest has it, and it includes threads that have exited.
+// cpu is the CPU time of a process in ms, by its CPU-time clock: clock_getcpuclockid(3). Unlike /proc/PID/schedstat, it
+// exists in a guest and includes threads that have exited.
 func cpu(b *testing.B, pid int) float64 {
 	b.Helper()
 	const scheduled = 2 // both user and system time, to the nanosecond

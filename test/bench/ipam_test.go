@@ -45,17 +45,17 @@ const each = 500
 type ipamBench struct {
 	b      *testing.B
 	client dynamic.Interface
-	pool   atomic.Pointer[pool.Pool] // as nodes see it, with the controller's free map
-	n      atomic.Int64              // names of owners
+	pool   atomic.Pointer[pool.Pool] // as on the nodes, with the controller's free map
+	n      atomic.Int64              // for owners' names
 	nodes  []*allocator.Allocator
 
 	kubernetes     kubernetes.Interface
-	stopController func() // and wait for its end
+	stopController func() // and waits for its end
 }
 
 // BenchmarkIPAM allocates addresses of a pool with 1, 10 and 50 concurrent nodes, beside plain creates of objects of
-// the same size, and beside a pool that is one object: when the pool is empty, with 5,000 addresses used, and until it
-// is full; with the pool full, from the controller's start; and once more to the end after all addresses were released
+// the same size, and beside a pool that is one object: with an empty pool, with 5,000 addresses in use, and until it is
+// full; with a full pool, after a start of the controller; and again until it is full after all addresses were released
 // in random order. It fails if an address is allocated twice, or an allocation fails while an address is free.
 func BenchmarkIPAM(b *testing.B) {
 	var shared apitest.Shared
@@ -78,7 +78,7 @@ func BenchmarkIPAM(b *testing.B) {
 	}
 }
 
-// say prints at once: the benchmark takes minutes.
+// say prints immediately: the benchmark takes minutes.
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
 func (x *ipamBench) create(name, third string) {
@@ -137,7 +137,7 @@ func (x *ipamBench) startController() {
 	x.stopController = func() { stop(); running.Wait() }
 }
 
-// freeMap is the controller's free map, as nodes see it.
+// freeMap is the controller's free map, as on the nodes.
 func (x *ipamBench) freeMap(string) (pool.FreeMap, bool) { return x.pool.Load().Free, true }
 
 // followPool watches the pool, as agents do.
@@ -155,7 +155,7 @@ func (x *ipamBench) followPool(ctx context.Context) {
 	}
 }
 
-// read reads the pool until the API server ends the watch.
+// read stores the pool on each event until the API server ends the watch.
 func (x *ipamBench) read(w watch.Interface) error {
 	defer w.Stop()
 	for e := range w.ResultChan() {
@@ -172,8 +172,8 @@ func (x *ipamBench) read(w watch.Interface) error {
 	return nil
 }
 
-// compare prints addresses per second of the interleaved methods: the median of three rounds; and the pool of one
-// object once.
+// compare prints addresses per second of the interleaved methods, the median of three rounds; the pool of one object is
+// measured once.
 func (x *ipamBench) compare(when string) {
 	for _, nodes := range []int{1, 10, 50} {
 		var ours, plain []float64
@@ -218,7 +218,7 @@ func (x *ipamBench) allocate(node int) (api.AllocationOwner, netip.Addr, error) 
 	return o, got[0].Prefix.Addr(), nil
 }
 
-// take allocates addresses, and returns who holds them.
+// take allocates addresses, and returns their holders.
 func (x *ipamBench) take(nodes, many int) (held []holding) {
 	var mu sync.Mutex
 	took := together(nodes, many, func(node, _ int) {
@@ -234,7 +234,7 @@ func (x *ipamBench) take(nodes, many int) (held []holding) {
 	return held
 }
 
-// takeAndFree allocates addresses, and releases them outside of the measured time.
+// takeAndFree allocates addresses, and releases them outside the measured time.
 func (x *ipamBench) takeAndFree(nodes, many int) time.Duration {
 	owners, addrs := make([]api.AllocationOwner, many), make([]netip.Addr, many)
 	took := together(nodes, many, func(node, i int) {
@@ -255,8 +255,8 @@ func (x *ipamBench) takeAndFree(nodes, many int) time.Duration {
 	return took
 }
 
-// plain creates objects as large as allocations, under names without conflicts, and deletes them outside of the
-// measured time.
+// plain creates objects as large as allocations, under names without conflicts, and deletes them outside the measured
+// time.
 func (x *ipamBench) plain(workers, many int) time.Duration {
 	store := allocation.NewKubernetes(x.client)
 	made := make([]api.IPAllocation, many)
@@ -304,7 +304,7 @@ func (x *ipamBench) takeOfOne(workers, many int) time.Duration {
 	})
 }
 
-// fillOne marks this many addresses of the pool that is one object as used.
+// fillOne marks this many addresses of the pool of one object as in use.
 func (x *ipamBench) fillOne(many int) {
 	var list []any
 	for i := range many {
@@ -318,7 +318,7 @@ func (x *ipamBench) fillOne(many int) {
 		if err == nil {
 			return
 		}
-		if !apierrors.IsConflict(err) { // otherwise the controller was faster
+		if !apierrors.IsConflict(err) { // a conflict: the controller wrote first
 			x.b.Fatal(err)
 		}
 	}
@@ -344,8 +344,8 @@ type holding struct {
 	node  int
 }
 
-// drain allocates all remaining addresses of the pool, with 50 nodes, and returns who holds those. It prints the rate
-// of each 10,000, and of the first and the last 5,000.
+// drain allocates all remaining addresses of the pool, with 50 nodes, and returns their holders. It prints the rate of
+// each 10,000, and of the first and the last 5,000.
 func (x *ipamBench) drain(when string) (held []holding) {
 	var mu sync.Mutex
 	seen, full, marks := map[netip.Addr]bool{}, 0, []time.Duration{0} // marks are the times of each 5,000
@@ -395,7 +395,7 @@ func (x *ipamBench) drain(when string) (held []holding) {
 	return held
 }
 
-// rate is that of many allocations between two successive times.
+// rate is the rate of many allocations between two successive times.
 func rate(many int, marks []time.Duration, i int) float64 {
 	return float64(many) / (marks[i] - marks[i-1]).Seconds()
 }
@@ -412,8 +412,8 @@ func (x *ipamBench) empty(held []holding) {
 		float64(len(held))/took.Seconds())
 }
 
-// restart measures the time from a controller's start until a node gets the only address of the pool that is free: it
-// was released while no controller ran. It returns who holds that address now.
+// restart measures the time from a controller's start until a node gets the only free address of the pool, which was
+// released while no controller ran. It returns the address's new holder.
 func (x *ipamBench) restart(last holding) holding {
 	var took []float64
 	for range 3 {

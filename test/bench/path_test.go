@@ -21,7 +21,7 @@ import (
 // The pods between which packets are sent: two on node1, one on node2.
 const here, beside, across = "here", "beside", "across"
 
-// withPods creates a lab of two nodes in which they run.
+// withPods creates a lab of two nodes with these pods.
 func withPods(b *testing.B, o lab.Options) *bed {
 	b.Helper()
 	o.Nodes, o.IPFamily = 2, underlay.IPv4
@@ -72,7 +72,7 @@ func (x *bed) netns(b *testing.B, name string) (netns ns.NetNS) {
 }
 
 // BenchmarkRootPath counts the tables that a packet from pod to pod traverses, and how often the datapath misses its
-// flow cache; and what the same streams lose when the agent of their node is stopped and started.
+// flow cache; and the packets that the same streams lose when the agent of their node is stopped and started.
 func BenchmarkRootPath(b *testing.B) {
 	x := withPods(b, lab.Options{Datapath: "netdev"})
 	for _, to := range []string{beside, across} {
@@ -83,7 +83,7 @@ func BenchmarkRootPath(b *testing.B) {
 	}
 }
 
-// countTables traces the packet through ovs-vswitchd's flows, on both nodes if its destination is on the other, and
+// countTables traces the packet through ovs-vswitchd's flows, on both nodes if its destination is on the other one, and
 // reads the datapath flows that real packets have installed.
 func (x *bed) countTables(b *testing.B, to string) {
 	b.Helper()
@@ -135,9 +135,9 @@ func (x *bed) countTables(b *testing.B, to string) {
 		Ours: []float64{float64(again)}, Worst: true, Target: report.AtMost(0)})
 }
 
-// restarts stops the agent of node1 at random times, by either signal, also soon after its start, and counts what
-// streams lose. On a busy machine ovs-vswitchd, which is the datapath here, loses packets by itself: a restart counts
-// if the same streams lost nothing in the same time before it.
+// restarts stops the agent of node1 at random times, with either signal, also soon after its start, and counts the
+// packets that streams lose. On a busy machine ovs-vswitchd, which is the datapath here, loses packets without a
+// restart: a restart counts only if the same streams lost nothing in the same time before it.
 func (x *bed) restarts(b *testing.B, how string) {
 	b.Helper()
 	end := map[string]func() error{"SIGTERM": func() error { return x.AgentStop(b.Context(), "node1") },
@@ -175,7 +175,8 @@ func (x *bed) restarts(b *testing.B, how string) {
 			"%d lost packets too", noisy+len(lost), noisy)})
 }
 
-// lost is how many packets two streams from a pod, to one of its node and one of the other, lose while f runs.
+// lost is the number of packets that two streams from a pod, one to a pod on its node and one to a pod on the other,
+// lose while f runs.
 func (x *bed) lost(b *testing.B, f func()) float64 {
 	b.Helper()
 	from := x.netns(b, here)

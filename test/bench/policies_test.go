@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// isolates lets pods with the label reach each other, and nothing else.
+// isolates allows traffic between pods with the label, and nothing else.
 const isolates = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: isolated}
@@ -27,14 +27,14 @@ spec:
   egress: [{to: [{podSelector: {matchLabels: {app: isolated}}}], ports: [{port: 8080}]}]
 `
 
-// BenchmarkRootPolicies compares connections between pods that policies isolate in both directions with those between
-// pods without, on the userspace datapath, and the ADD of a pod that is isolated with that of one that is not.
+// BenchmarkRootPolicies compares connections between pods that are isolated in both directions with those between pods
+// without policies, on the userspace datapath, and the ADD of an isolated pod with that of one that is not.
 func BenchmarkRootPolicies(b *testing.B) {
 	b.Run("ADD", isolatedADD)
 	b.Run("packets", func(b *testing.B) { isolated(b, vswitch.Netdev, "userspace datapath") })
 }
 
-// BenchmarkKernelPolicies compares connections on the kernel's.
+// BenchmarkKernelPolicies compares connections on the kernel's datapath.
 func BenchmarkKernelPolicies(b *testing.B) { isolated(b, vswitch.System, "kernel's datapath") }
 
 func isolated(b *testing.B, datapath vswitch.Datapath, name string) {
@@ -99,7 +99,7 @@ func isolated(b *testing.B, datapath vswitch.Datapath, name string) {
 	}
 }
 
-// until waits for something that takes a moment.
+// until polls a condition that takes a moment.
 func until(b *testing.B, is func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(100 * time.Millisecond) {
@@ -117,7 +117,7 @@ func dialSoon(from end, to string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// requests is how many answers a second one connection brings, each to a request of its own.
+// requests is the number of requests per second that one connection gets answered, one at a time.
 func requests(b *testing.B, from end, to string) float64 {
 	b.Helper()
 	conn, err := dial(from, to)

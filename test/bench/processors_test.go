@@ -12,14 +12,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// BenchmarkRootProcessors measures ADD with the agent's Go code on 1, 2 and 4 processors (GOMAXPROCS), by turns, each
-// turn with a new agent. The first is what the agent chooses itself on a machine with fewer than eight.
+// BenchmarkRootProcessors measures ADD with the agent's Go code on 1, 2 and 4 processors (GOMAXPROCS), in turns, each
+// with a new agent. The first is the agent's own choice on a machine with fewer than eight.
 func BenchmarkRootProcessors(b *testing.B) {
 	const turns = 6
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4})
 	x.knowPods(b, atOnce)
 	counts := []int{1, 2, 4}
-	one, many := map[int][]float64{}, map[int][]float64{} // ms, by processors
+	one, many := map[int][]float64{}, map[int][]float64{} // ms, by number of processors
 	for range turns {
 		rand.Shuffle(len(counts), func(i, j int) { counts[i], counts[j] = counts[j], counts[i] })
 		for _, n := range counts {
@@ -38,7 +38,7 @@ func BenchmarkRootProcessors(b *testing.B) {
 	}
 }
 
-// restart starts the agent again, with its Go code on n processors.
+// restart restarts the agent with its Go code on n processors.
 func (x *bed) restart(b *testing.B, n int) {
 	b.Helper()
 	err := x.AgentStop(b.Context(), "node1")
@@ -48,7 +48,7 @@ func (x *bed) restart(b *testing.B, n int) {
 	if err == nil {
 		err = x.AgentStart(b.Context(), "node1")
 	}
-	if err == nil { // the plugin's process has what it always has
+	if err == nil { // the plugin's process keeps its usual setting
 		err = os.Unsetenv("GOMAXPROCS")
 	}
 	if err == nil {

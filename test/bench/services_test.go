@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// A round is many short turns of calls, for the reason that throughput's are short. All of them together must leave a
-// client ports for its endpoint: those of ended connections are not free before conntrack forgets them
-// (docs/services.md), and what is measured then is the wait for one.
+// A round is many short turns of calls, for the same reason as in throughput. All turns together must not exhaust a
+// client's ports to its endpoint: conntrack keeps those of closed connections (docs/services.md), and then the wait for
+// a free port is measured.
 const (
 	callRounds = 10
 	callTime   = 50 * time.Millisecond
@@ -30,7 +30,7 @@ const (
 // node's kube-proxy translates, on the userspace datapath.
 func BenchmarkRootServices(b *testing.B) { services(b, vswitch.Netdev, "userspace datapath", 1.3) }
 
-// BenchmarkKernelServices does it on the kernel's.
+// BenchmarkKernelServices does so on the kernel's datapath.
 func BenchmarkKernelServices(b *testing.B) { services(b, vswitch.System, "kernel's datapath", 1.0) }
 
 func services(b *testing.B, datapath vswitch.Datapath, datapathName string, overProxy float64) {
@@ -77,8 +77,8 @@ func inTurns(f func(ours bool) float64) (ours, peer []float64) {
 	return got[0], got[1]
 }
 
-// byTurns calls f for each of n, many times in each round, each time in another order: a call profits from one before
-// it by the same way.
+// byTurns calls f for each of n, many times in each round, each time in random order: a call profits from a preceding
+// one over the same path.
 func byTurns(n int, f func(i int) float64) [][]float64 {
 	order, rounds := make([]int, n), make([][]float64, n)
 	for i := range order {
@@ -113,8 +113,8 @@ endpoints: [{addresses: [%[3]s]}]
 `, name, vip, endpoint)
 }
 
-// serve answers at port 8080 of an end until the benchmark ends: "from" by its client's address, "stream" by data until
-// the client closes, and another line by that line.
+// serve answers on port 8080 of an end until the benchmark ends: "from" with its client's address, "stream" with data
+// until the client closes, and any other line with that line.
 func serve(b *testing.B, at end) {
 	b.Helper()
 	var l net.Listener
@@ -166,9 +166,9 @@ func dialBy(from end, to string, port int) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// known waits until a connection succeeds: flows of a Service are there a moment after its manifest. It connects from
-// ports that the kernel does not choose: where kube-proxy translates, conntrack remembers for two minutes that what a
-// port sent too early is not translated.
+// known waits until a connection succeeds: a Service's flows are installed a moment after its manifest is applied. It
+// picks the source ports itself: where kube-proxy translates, conntrack remembers for two minutes that traffic from a
+// port that sent too early is not translated.
 func known(b *testing.B, from end, to string) {
 	b.Helper()
 	port := 20000
@@ -185,11 +185,12 @@ func known(b *testing.B, from end, to string) {
 	}
 }
 
-// connections is how many times a second one client connects, asks, has its answer and closes.
+// connections is the number of connections per second: one client connects, sends a request, reads the answer and
+// closes.
 func connections(b *testing.B, from end, to string) float64 {
 	b.Helper()
 	begin, n := time.Now(), 0
-	err := from.do(func() error { // once for all calls: to enter the namespace costs as much as a call
+	err := from.do(func() error { // once for all calls: entering the namespace costs as much as a call
 		for time.Since(begin) < callTime {
 			if err := ask(to); err != nil {
 				return err
@@ -223,7 +224,7 @@ func ask(to string) error {
 	return err
 }
 
-// download is what one connection receives, in Gbit/s.
+// download is the receive rate of one connection, in Gbit/s.
 func download(b *testing.B, from end, to string) float64 {
 	b.Helper()
 	conn, err := dial(from, to)

@@ -21,9 +21,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// BenchmarkRootTap measures what a look at packets (reachability: probe, while a path fails) costs a node that forwards
-// as many small packets as one processor sends. They are of other pods, in a tunnel: the filter looks at all of each.
-// At most four paths are looked at at once.
+// BenchmarkRootTap measures what a packet capture (reachability: probe, while a path fails) costs a node that forwards
+// as many small packets as one processor sends. They are other pods' packets, in a tunnel: the filter inspects each of
+// them completely. At most four paths are captured at a time.
 func BenchmarkRootTap(b *testing.B) {
 	from, node, to := nstest.New(b), nstest.New(b), nstest.New(b)
 	nstest.Veth(node, "eth0", from, "eth0")
@@ -56,7 +56,8 @@ func BenchmarkRootTap(b *testing.B) {
 	}
 }
 
-// looks opens n packet sockets as a look does, of paths without packets, and returns what closes them.
+// looks opens n packet sockets as a packet capture does, for paths without packets, and returns a function that closes
+// them.
 func looks(b *testing.B, node *nstest.NS, n int) func() {
 	b.Helper()
 	var open []*capture.Socket
@@ -83,7 +84,7 @@ func looks(b *testing.B, node *nstest.NS, n int) func() {
 	}
 }
 
-// flood is packets from one namespace to another.
+// flood sends packets from one namespace to another.
 type flood struct {
 	to       *nstest.NS
 	conn     *ipv4.PacketConn
@@ -100,7 +101,7 @@ func newFlood(b *testing.B, from, to *nstest.NS, at netip.AddrPort) *flood {
 		return err
 	})
 	b.Cleanup(func() { conn.Close(); sink.Close() })
-	if err := sink.SetReadBuffer(1); err != nil { // what is not read is dropped
+	if err := sink.SetReadBuffer(1); err != nil { // unread packets are dropped
 		b.Fatal(err)
 	}
 	f := &flood{to: to, conn: ipv4.NewPacketConn(conn)}
@@ -110,7 +111,7 @@ func newFlood(b *testing.B, from, to *nstest.NS, at netip.AddrPort) *flood {
 	return f
 }
 
-// tunnelled is a Geneve packet (RFC 8926) of two other pods.
+// tunnelled is a Geneve packet (RFC 8926) between two other pods.
 func tunnelled() []byte {
 	b := []byte{0, 0, 0x65, 0x58, 0, 0, 0, 0}
 	b = append(b, make([]byte, 12)...)
@@ -120,8 +121,8 @@ func tunnelled() []byte {
 	return append(b, make([]byte, 40)...)
 }
 
-// forwarded is how many packets arrive in a second of CPU of the thread that sends them, which has the kernel forward
-// them as well: others may keep the machine busy.
+// forwarded is the number of packets that arrive per second of CPU time of the sending thread, which also does the
+// kernel's forwarding: other processes may keep the machine busy.
 func (f *flood) forwarded(b *testing.B) float64 {
 	b.Helper()
 	runtime.LockOSThread()
@@ -136,7 +137,7 @@ func (f *flood) forwarded(b *testing.B) float64 {
 	return float64(f.arrived(b)-before) / took.Seconds()
 }
 
-// threadCPU is how long the calling thread has run.
+// threadCPU is the CPU time of the calling thread.
 func threadCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var t unix.Timespec
@@ -146,7 +147,7 @@ func threadCPU(b *testing.B) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// arrived is how many packets have arrived.
+// arrived is the number of packets received so far.
 func (f *flood) arrived(b *testing.B) (n uint64) {
 	b.Helper()
 	f.to.Must(func() error {

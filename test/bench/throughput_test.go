@@ -19,22 +19,22 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The throughput of a shared machine changes by a third within seconds: so a round is the mean of many short bursts,
-// ours and the peer's by turns, over connections that stay open.
+// The throughput of a shared machine varies by a third within seconds: a round is the mean of many short bursts,
+// alternating between Fairlead and the peer, over connections that stay open.
 const (
 	speedRounds, turns = 10, 50
 	burstTime          = 10 * time.Millisecond
 )
 
-// end is an end of a stream: in runs f in its network namespace, where it has the address.
+// end is one end of a stream: do runs f in its network namespace, in which addr is its address.
 type end struct {
 	do   func(f func() error) error
 	addr string
 }
 
-// BenchmarkKernelThroughput measures what passes from pod to pod on the kernel's datapath, with the usual MTU and with
-// that of jumbo frames. The peers have the same MTU and the simplest setup: two namespaces on a Linux bridge, and two
-// such bridges connected by a vxlan device over the same underlay.
+// BenchmarkKernelThroughput measures throughput and packet rates from pod to pod on the kernel's datapath, with the
+// usual MTU and with that of jumbo frames. The peers have the same MTU and the simplest setup: two namespaces on a
+// Linux bridge, and two such bridges connected by a vxlan device over the same underlay.
 func BenchmarkKernelThroughput(b *testing.B) {
 	kinds := []kind{
 		{"TCP", "Gbit/s", func(b *testing.B, ends []end) burst { return streams(b, ends, 1) }},
@@ -48,13 +48,13 @@ func BenchmarkKernelThroughput(b *testing.B) {
 	b.Run("MTU of 9,000", func(b *testing.B) { throughput(b, 9000, kinds) })
 }
 
-// kind is what is sent from one end to another.
+// kind is a kind of traffic from one end to another.
 type kind struct {
 	name, unit string
 	open       func(b *testing.B, ends []end) burst
 }
 
-// burst sends for burstTime, and returns how much arrives a second.
+// burst sends for burstTime, and returns the rate of arrival per second.
 type burst func() float64
 
 func throughput(b *testing.B, mtu int, kinds []kind) {
@@ -96,7 +96,7 @@ func throughput(b *testing.B, mtu int, kinds []kind) {
 	}
 }
 
-// setMTU sets that of the nodes' NICs, and of the network between them.
+// setMTU sets the MTU of the nodes' NICs and of the network between them.
 func (x *bed) setMTU(b *testing.B, mtu int) {
 	b.Helper()
 	for _, name := range append([]string{underlay.Hub}, x.Nodes()...) {
@@ -136,7 +136,7 @@ func (x *bed) joinBridges(b *testing.B, mtu int) {
 	}
 }
 
-// mtu is that of the pods.
+// mtu is the pods' MTU.
 func (x *bed) mtu(b *testing.B) (mtu int) {
 	b.Helper()
 	err := x.endOf(b, here).do(func() error {
@@ -203,7 +203,7 @@ func (x *bed) plain(b *testing.B, node, bridge, addr string, mtu int) end {
 	return end{in(h, netns), addr}
 }
 
-// round is the mean of many bursts each.
+// round returns the mean of many bursts of each.
 func round(ours, peer burst) (o, p float64) {
 	sums, order := [2]float64{}, []int{0, 1}
 	for range turns {
@@ -215,7 +215,8 @@ func round(ours, peer burst) (o, p float64) {
 	return sums[0], sums[1]
 }
 
-// streams are TCP connections from the first end to the second one, over which bursts send concurrently; in Gbit/s.
+// streams returns a burst over TCP connections from the first end to the second, on all of which it sends concurrently;
+// in Gbit/s.
 func streams(b *testing.B, ends []end, many int) burst {
 	b.Helper()
 	from, to := ends[0], ends[1]
@@ -270,8 +271,8 @@ func streams(b *testing.B, ends []end, many int) burst {
 	}
 }
 
-// datagrams are as many as the window at once from the first end to the second one, which answers when all have
-// arrived; per second.
+// datagrams returns a burst of datagrams from the first end to the second, a window of them at a time, which the second
+// end answers once all have arrived; in datagrams per second.
 func datagrams(b *testing.B, ends []end, window int) burst {
 	b.Helper()
 	from, to := ends[0], ends[1]
@@ -293,7 +294,7 @@ func datagrams(b *testing.B, ends []end, window int) burst {
 				return
 			}
 			if n%window == 0 {
-				_, _ = in.WriteTo(buf, sender) // a lost answer is missed below
+				_, _ = in.WriteTo(buf, sender) // a lost answer is detected below
 			}
 		}
 	}()

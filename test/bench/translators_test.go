@@ -12,19 +12,19 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
 
-// translator is who translates ClusterIPs for the pods of one node.
+// translator is what translates ClusterIPs for the pods of one node.
 type translator struct {
 	name, services string
-	proxy          string // kube-proxy's mode, none without
+	proxy          string // kube-proxy's mode; empty without kube-proxy
 }
 
-// translators are node1's, node2's and node3's. node4 has an endpoint for all of them.
+// translators are those of node1, node2 and node3. node4 has an endpoint for all of them.
 func translators() []translator {
 	return []translator{{"Open vSwitch", "ovs", ""}, {"kube-proxy, iptables", "host", "iptables"},
 		{"kube-proxy, nftables", "host", "nftables"}}
 }
 
-// way is one of those in which a client reaches a server.
+// way is a path from a client to a server.
 type way struct {
 	name string
 	from end
@@ -80,8 +80,9 @@ func endpointOf(i int, where string) (pod, vip string) {
 	return "across", "10.96.0.200"
 }
 
-// waysTo are the ways to an endpoint on the client's node, or on the last one: for each translator that through its
-// Service, then the direct ones of the first two clients. All have been tried, and each goes the way that it should.
+// waysTo are the paths to an endpoint on the client's node, or on the last one: one for each translator, through its
+// Service, then the direct ones of the first two clients. Each has been verified with a connection, and takes the
+// expected path.
 func (x *bed) waysTo(b *testing.B, where string) (ways []way) {
 	b.Helper()
 	var direct []way
@@ -110,7 +111,7 @@ func (x *bed) waysTo(b *testing.B, where string) (ways []way) {
 	return ways
 }
 
-// clientSeen is the address that an endpoint sees.
+// clientSeen is the client address that the endpoint sees.
 func clientSeen(b *testing.B, w way) string {
 	b.Helper()
 	conn, err := dial(w.from, w.to)
@@ -132,7 +133,8 @@ func clientSeen(b *testing.B, w way) string {
 	return host
 }
 
-// quiet ends what packets do not need, so that nothing but them is measured: agents, kube-proxies, the control plane.
+// quiet stops what forwarding packets does not need, so that nothing else is measured: agents, kube-proxies, the
+// control plane.
 func (x *bed) quiet(b *testing.B) {
 	b.Helper()
 	plane, err := x.Plane()

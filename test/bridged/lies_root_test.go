@@ -63,7 +63,7 @@ func (c cluster) lies(t *testing.T, places []place) {
 			return ""
 		})
 	}
-	time.Sleep(100 * time.Millisecond) // paths to the pods and the node are other ones, and as short
+	time.Sleep(100 * time.Millisecond) // paths to the pods and the node are different, and as short
 	for _, s := range lies {
 		for _, ear := range ears {
 			if f := ear.find(holds(s.mark)); len(f) > 0 {
@@ -117,7 +117,7 @@ func (l liar) tags() []said {
 	out := []said{udp("a truth without a tag", l.pod, l.mac, l.ip4, l.pod4)}
 	for _, vlan := range []uint16{0, 10, 20, 30} {
 		from := l.ip4
-		if vlan == 0 { // a priority tag is none
+		if vlan == 0 { // a priority tag names no VLAN
 			from = l.pod4
 		}
 		s := udp(fmt.Sprint("in VLAN ", vlan), l.pod, l.mac, from, l.pod4)
@@ -131,8 +131,8 @@ func (l liar) tags() []said {
 	return out
 }
 
-// priorityTags checks that tags with a priority and no VLAN, as some networks have them, do not matter: to a pod and
-// from pods.
+// priorityTags checks that priority tags without a VLAN, which some networks use, make no difference: to a pod and from
+// pods.
 func (c cluster) priorityTags(t *testing.T, places []place) {
 	const tag = 5 << 13
 	left := tap(t, c.host(t, underlay.Switch), "node1")
@@ -213,7 +213,7 @@ func (l liar) nd() []said {
 					fragment(icmp6(allMAC, l.mac, src, all, 136, claim(l.router6, l.mac)), more)))
 		}
 	}
-	// Options that Open vSwitch calls invalid hide what they say.
+	// Options that Open vSwitch considers invalid hide their content.
 	twice := icmp6(l.router, l.mac, l.ip6, l.router6, 135, bytes.Join([][]byte{make([]byte, 4), l.router6.AsSlice(),
 		{1, 1}, l.pod[:], {1, 1}, l.pod[:]}, nil))
 	out = append(out, say("another's MAC, twice", twice),

@@ -19,7 +19,7 @@ const (
 	outside = "outside"
 )
 
-// seen is whose source address the destination sees.
+// seen is the source address that the destination sees.
 type seen string
 
 const (

@@ -24,7 +24,7 @@ func seenYAML(p place, app string) string {
 }
 
 // Policies are enforced on bridged pods, untagged and in a VLAN, as on routed ones: to and from pods of every kind on
-// both nodes, in both families, as docs/policy.md has them. The node reaches them. In mode bridge and in mode steer.
+// both nodes, in both families, as docs/policy.md describes. The node reaches them. In mode bridge and in mode steer.
 // What is denied to pods of each kind is logged.
 func TestRootPolicies(t *testing.T) {
 	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\npolicyLogDenied: all\n")})
@@ -77,7 +77,7 @@ func TestRootPolicies(t *testing.T) {
 		}
 		must(t, all.Wait())
 	}
-	// denied waits until what is sent is denied to that pod, and logged.
+	// denied sends until the log says that packets are denied to that pod.
 	denied := func(pod place, direction string, from, to place) {
 		t.Helper()
 		wait(t, 20*time.Second, func() string {
@@ -102,8 +102,8 @@ func TestRootPolicies(t *testing.T) {
 			"%s: [{%s: [{podSelector: {matchLabels: {app: b}}}]}]}\n", direction, strings.ToLower(direction), peers))
 	}
 	check(false, false)
-	// One direction at a time: what may not be answered hides what gets in. What is open when a pod becomes isolated may
-	// wait for its client.
+	// One direction at a time: if replies are denied, it does not show what gets in. What is open when a pod becomes
+	// isolated may wait for its client.
 	enforce("Egress", "to")
 	denied(targets[0], "Egress", targets[0], strangers[0])
 	check(false, true)

@@ -66,7 +66,7 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 		starving := 200 * every / 12
 		starved := c.starved(t, starving)
 		lost, controls := c.killAgent(t, places, every)
-		every = min(2*every, most) // the sockets then hold more of a busy machine's time
+		every = min(2*every, most) // the sockets then buffer more of a busy machine's time
 		if waited := starved(); waited > starving*4/5 {
 			controls = append(controls, fmt.Sprintf("ovs-vswitchd of node1 waited %s for a processor", waited))
 		}
@@ -91,7 +91,7 @@ func (c cluster) starved(t *testing.T, within time.Duration) (stop func() time.D
 	return probe.Starved(within, lab.Vswitchd.PID(c.host(t, "node1").host))
 }
 
-// killAgent returns what the streams lost meanwhile, and what the streams lost that node1 has no part in.
+// killAgent returns what the streams of node1 lost meanwhile, and what the controls lost, which node1 has no part in.
 func (c cluster) killAgent(t *testing.T, places []place, every time.Duration) (lost, controls []string) {
 	t.Helper()
 	find := func(name string) place {

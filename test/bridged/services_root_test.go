@@ -36,8 +36,8 @@ spec:
 
 // ClusterIPs are reachable from every kind of pod, and from the node, with every kind of pod as backend, on the same
 // node and on the other: with the cluster's own kube-proxy and strict reverse path filtering. In mode bridge, and after
-// the nodes have changed to mode steer under running pods. A backend sees of each pod what it sees of the pod's direct
-// traffic, but with services: host, which is switched on and off in between.
+// the nodes have changed to mode steer while pods run. A backend sees the same source address of a pod as with direct
+// traffic, except with services: host, which is enabled and disabled in between.
 func TestRootServices(t *testing.T) {
 	ovstest.UserspaceOnly(t, "TestRootServices of test/suite has Services on the kernel's datapath, too")
 	c := up(t, lab.Options{Cluster: lab.Kube})
@@ -108,7 +108,8 @@ type backend struct {
 	vips []netip.Addr
 }
 
-// callAll calls all Services from all clients. With own, backends must see of pods what they see of direct traffic.
+// callAll calls all Services from all clients. With own, backends must see the same source of pods as with direct
+// traffic.
 func callAll(t *testing.T, clients []place, backends []backend, own bool) {
 	known := time.Now().Add(3 * time.Minute) // deadline for the rules of all Services: these are 640 calls
 	var calls errgroup.Group
@@ -230,7 +231,7 @@ func answer(t *testing.T, p place) {
 func addrOf(a net.Addr) string { return netip.MustParseAddrPort(a.String()).Addr().Unmap().String() }
 
 // reaches expects an answer that starts with want three times, once the Service is known: to kube-proxy, or to the
-// datapath, which follows its tables late.
+// datapath, which is revalidated late.
 func reaches(from place, network string, to netip.AddrPort, want string, known time.Time) error {
 	for good := 0; ; {
 		got, err := whoAnswers(from, network, to)
@@ -250,7 +251,7 @@ func reaches(from place, network string, to netip.AddrPort, want string, known t
 	}
 }
 
-// whoAnswers gives an answer 20 seconds. A datagram is sent again each second: a busy machine loses some.
+// whoAnswers waits 20 seconds for an answer. A datagram is sent again each second: a busy machine loses some.
 func whoAnswers(from place, network string, to netip.AddrPort) (string, error) {
 	var conn net.Conn
 	err := from.do(func() (err error) {

@@ -48,8 +48,8 @@ func (c cluster) streams(t *testing.T, places []place, flat bool) {
 	}
 }
 
-// sendsLarge checks that packets of the sender's MTU come to a pod with a smaller one: the node fragments them, or says
-// that they are too large.
+// sendsLarge checks that packets of the sender's MTU reach a pod with a smaller one: the node fragments them, or
+// reports that they are too large.
 func (p place) sendsLarge(t *testing.T, to netip.Addr) {
 	t.Helper()
 	whole := p.mtu(t, "eth0") - 8 - 40
@@ -57,7 +57,7 @@ func (p place) sendsLarge(t *testing.T, to netip.Addr) {
 		whole += 20
 	}
 	for _, df := range []string{"-Mwant", "-Mdont"} {
-		wait(t, 10*time.Second, func() string { // what ping sends last, it waits for
+		wait(t, 10*time.Second, func() string { // ping waits for the reply to its last packet
 			if _, err := p.run("ping", df, "-c3", "-i0.2", "-W1", "-s", fmt.Sprint(whole), to.String()); err != nil {
 				return err.Error()
 			}

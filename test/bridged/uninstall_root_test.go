@@ -112,8 +112,9 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 }
 
-// interruptedUninstall ends an uninstallation in the middle, where another one had finished: so ends the container
-// "stay" of the DaemonSet fairlead-uninstall when that is deleted soon. It waits for ovsdb-server, which is stopped.
+// interruptedUninstall kills an uninstallation in the middle, after another one has finished: this is how the container
+// "stay" of the DaemonSet fairlead-uninstall ends if that is deleted early. It waits for ovsdb-server, which is
+// stopped.
 func (c cluster) interruptedUninstall(t *testing.T, node place, agent string) {
 	t.Helper()
 	out, err := node.run("sh", "-c", `ovsdb=$(cat /run/openvswitch/ovsdb-server.pid); kill -STOP $ovsdb; `+agent+` uninstall --stay & pid=$!

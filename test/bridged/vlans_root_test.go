@@ -19,7 +19,7 @@ func TestRootSilentVLANs(t *testing.T) {
 	there := c.addPods(t, "b", []string{"10"}, "node2")[0]
 	meet := func() {
 		t.Helper()
-		wait(t, time.Minute, func() string { // the first may be told that a question of before has failed
+		wait(t, time.Minute, func() string { // the first may get the error of an earlier failed resolution
 			if _, err := pods[0].run("ping", "-c1", "-W5", there.of(4).String()); err != nil {
 				return err.Error()
 			}
@@ -50,7 +50,7 @@ func TestRootSilentVLANs(t *testing.T) {
 	c.doctorSays(t, "the gateway is back", "node1", well)
 }
 
-// trunk has the switch carry these VLANs to node1.
+// trunk makes the switch carry these VLANs to node1.
 func (c cluster) trunk(t *testing.T, vlans string) {
 	t.Helper()
 	_, err := c.host(t, underlay.Switch).run("ovs-vsctl", "set", "Port", underlay.NodeName(1), "trunks="+vlans)

@@ -93,7 +93,7 @@ func TestRootBandwidth(t *testing.T) {
 	podLimited, podFree := asPod(t, limited, r.mustAdd(t, conflist, limited)), asPod(t, free, r.mustAdd(t, conflist, free))
 	must(t, r.check(conflist, limited))
 	var in float64
-	eventually(t, time.Minute, func() error { // of the second some is lost where the machine stands still
+	eventually(t, time.Minute, func() error { // the machine may stall for part of the second
 		if in = r.rate(t, free, limited, podLimited); in < limit/10 {
 			return fmt.Errorf("the pod receives %.1f Mbit/s, and its limit is %.0f", in/1e6, limit/1e6)
 		}
@@ -114,7 +114,7 @@ func TestRootBandwidth(t *testing.T) {
 	a, b := r.container(t), r.container(t)
 	r.mustAdd(t, conflist, a)
 	toB := asPod(t, b, r.mustAdd(t, conflist, b))
-	eventually(t, time.Minute, func() error { // a busy machine may have to be asked again
+	eventually(t, time.Minute, func() error { // retried: the machine may be busy
 		if unlimited := r.rate(t, a, b, toB); unlimited < 3*limit {
 			return fmt.Errorf("without a limit only %.1f Mbit/s: this tests nothing", unlimited/1e6)
 		}

@@ -281,7 +281,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	gone, _ := add()
 	lives, held := add()
 	b.end(t, gone)
-	b.restart(t) // checks at its start, and every 20 s while a record is suspect
+	b.restart(t) // checks at its start, and then every agent.reconcile
 	b.holdsExactly(t, 60*time.Second, held)
 	path, err := b.lab.AgentLog(b.node.Name)
 	must(t, err)
@@ -293,7 +293,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 		return nil
 	})
 
-	// Another boot: no record of the boot before counts as in use, whatever its path now leads to.
+	// After a reboot no record of the previous boot counts as in use, whatever its path now refers to.
 	must(t, b.lab.Reboot(labtest.Within(t, time.Minute), b.node.Name))
 	must(t, b.node.MakeNetns(lives.NetNS))
 	again := b.container(t)
@@ -304,8 +304,8 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	b.holdsExactly(t, 60*time.Second, holding("second", net1(again), "a", ips(t, result)...))
 }
 
-// An allocation that is deleted under a living container is recreated, and its address is given to no other container
-// of the node, also by the next agent. Once the container is gone, or deleted, it is.
+// An allocation that is deleted under a running container is recreated, and neither this agent nor the next gives its
+// address to another container of the node. Once the container is gone, or deleted, its address is free.
 func TestRootSecondaryLost(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -357,8 +357,8 @@ func TestRootSecondaryLost(t *testing.T) {
 	b.holdsExactly(t, 0, holding("red", lives, "red", ips(t, result)...))
 }
 
-// tells waits until the agents' log says that a container got no address, and that the lost allocation was recreated,
-// so many times: each once.
+// tells waits until the agents' log has so many lines about a container that got no address, and about a lost
+// allocation that was recreated: one for each.
 func (b *bed) tells(t *testing.T, refusals, recreations int) {
 	t.Helper()
 	path, err := b.lab.AgentLog(b.node.Name)
@@ -375,7 +375,7 @@ func (b *bed) tells(t *testing.T, refusals, recreations int) {
 	})
 }
 
-// lose deletes all allocations, as a restore of the cluster's database from before them does.
+// lose deletes all allocations, as restoring an earlier backup of the cluster's database does.
 func (b *bed) lose(t *testing.T) {
 	t.Helper()
 	must(t, b.node.Do(func() error {

@@ -64,7 +64,7 @@ func up(t *testing.T) (node1, node2 runtime) {
 			t.Skipf("SKIPPED, NOT TESTED: no reference CNI plugin %s (Debian: containernetworking-plugins)", p)
 		}
 	}
-	// The end that other nodes probe would be one port more, made at any time.
+	// The end that other nodes probe would be an additional port, created at any time.
 	l := upLab(t, lab.Options{NoAgent: true, Config: []byte("reachability: none\n")})
 	_, err := l.Apply("node2", []byte(smallNode))
 	must(t, err)

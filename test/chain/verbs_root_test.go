@@ -46,7 +46,7 @@ func TestRootVerbs(t *testing.T) {
 			r.has(t, pod)
 			r.asResultSays(t, p, result)
 
-			again := r.mustAdd(t, alone(n.version), p) // the others fail when they are called twice
+			again := r.mustAdd(t, alone(n.version), p) // the other plugins fail when they are called twice
 			if got := asPod(t, p, again); fmt.Sprint(got) != fmt.Sprint(pod) {
 				t.Errorf("repeated ADD: %+v, before: %+v", got, pod)
 			}

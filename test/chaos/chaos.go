@@ -62,5 +62,5 @@ func parse(t testing.TB, text string) uint64 {
 // OneSeed reports whether a schedule is repeated by its seed, and nothing else is run.
 func OneSeed() bool { return os.Getenv("SEED") != "" }
 
-// Start is where the random seeds of a run begin: at the time.
+// Start is where the random seeds of a run begin: the current time.
 func Start() uint64 { return uint64(time.Now().UnixNano()) }

@@ -82,7 +82,7 @@ func alertCases() []alertCase {
 	)
 }
 
-// Each alert fires when it must, and no other, and is silent when it must be: promtool evaluates them.
+// Each alert fires when it must, without any other, and is silent otherwise, as promtool evaluates it.
 func TestAlerts(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

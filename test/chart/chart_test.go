@@ -134,7 +134,7 @@ func TestDocs(t *testing.T) {
 	golden(t, docs, string(section.ReplaceAll(text, []byte("${1}\n"+strings.ReplaceAll(table, "$", "$$")+"\n${2}"))))
 }
 
-// What Helm prints says whether policies are enforced, which they are by default.
+// The notes that Helm prints state whether policies are enforced, as they are by default.
 func TestNotes(t *testing.T) {
 	for set, want := range map[string]string{"": "NetworkPolicies are enforced.",
 		"agent.config=null":                    "NetworkPolicies are enforced.",
@@ -147,8 +147,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Agents probe each other by default, but not where a selector leaves nodes without one. What they make for that
-// outlives their container only if the mount is shared.
+// Agents probe each other by default, but not if a selector leaves nodes without an agent. The network namespaces that
+// they create for it outlive their container only if the mount is shared.
 func TestReachability(t *testing.T) {
 	for set, probes := range map[string]bool{"": true, "agent.config.reachability=probe": true,
 		"agent.nodeSelector.kubernetes\\.io/os=linux": true, "agent.config.reachability=none": false,
@@ -202,7 +202,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// uninstallJob is the Job among the hooks, and the manifests beside them. It checks that each hook can be one.
+// uninstallJob is the Job among the hooks, and the manifests beside them. It checks that each hook runs before the
+// deletion, and decodes strictly.
 func uninstallJob(t *testing.T, sets ...string) (manifests string, job *batchv1.Job) {
 	t.Helper()
 	manifests, hooks, err := Template(chartDir, "kube-system", sets...)
@@ -244,8 +245,8 @@ func TestHookCommand(t *testing.T) {
 	}
 }
 
-// The Job is not scheduled onto a node that does not answer, where it could not end, and stays on one that is NotReady
-// since it was restored.
+// The Job is not scheduled onto a node that does not answer, where it could not complete, and stays on one that is
+// NotReady since it was restored.
 func TestHookNodes(t *testing.T) {
 	for _, set := range []string{"", "controller.tolerations=null", "controller.tolerations[0].key=node.kubernetes.io/not-ready," +
 		"controller.tolerations[0].operator=Exists,controller.tolerations[0].tolerationSeconds=1"} {
@@ -265,7 +266,7 @@ func TestHookNodes(t *testing.T) {
 					continue
 				}
 				got = "yes"
-				if tol.TolerationSeconds != nil { // the least of all that match counts
+				if tol.TolerationSeconds != nil { // the shortest of all that match counts
 					got = "for a while"
 					break
 				}
@@ -277,7 +278,8 @@ func TestHookNodes(t *testing.T) {
 	}
 }
 
-// Helm waits 5 minutes for the Job. It has ended by then, with what it says, and goes on deleting nothing behind it.
+// Helm waits 5 minutes for the Job, which has ended with its message by then, and deletes nothing after Helm has given
+// up.
 func TestHookEnds(t *testing.T) {
 	for _, c := range []struct {
 		timeout string
@@ -288,7 +290,7 @@ func TestHookEnds(t *testing.T) {
 			t.Errorf("%s: attempts after the first: %v, deadline %v", c.timeout, job.Spec.BackoffLimit, job.Spec.ActiveDeadlineSeconds)
 			continue
 		}
-		// Its Pod has to start before its own time runs, and is deleted with its log at the deadline.
+		// Its Pod has to start before the command's own timeout begins, and is deleted with its log at the deadline.
 		ends := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
 		if ends < c.least+30*time.Second || ends >= c.least+time.Minute {
 			t.Errorf("%s: it ends after %v", c.timeout, ends)
@@ -296,8 +298,8 @@ func TestHookEnds(t *testing.T) {
 	}
 }
 
-// A user's mistakes are reported, each in a sentence that names the value.
-func TestMistakes(t *testing.T) {
+// Invalid values are reported, each in a sentence that names the value.
+func TestInvalidInput(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"imag.tag=x", "imag"},
 		{"agent.config.enableBridgeMode=true", "enableBridgeMode"},

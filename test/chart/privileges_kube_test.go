@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// Kubernetes does not let the agent have less than it has.
+// The agent has to be privileged: otherwise Kubernetes rejects its bidirectional mounts.
 func TestKubeAgentIsPrivileged(t *testing.T) {
 	var shared apitest.Shared
 	t.Cleanup(func() {

@@ -99,7 +99,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// Containers have read-only root file systems, and those that are not privileged nothing that is not in the table.
+// Containers have read-only root file systems, and unprivileged ones have nothing beyond the table.
 func TestContainersAreConfined(t *testing.T) {
 	for name, spec := range podsOf(t, "agent.config.ovsDatapathType=netdev") {
 		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -108,7 +108,7 @@ func TestContainersAreConfined(t *testing.T) {
 				t.Errorf("%s: the root of %s may be written to", name, c.Name)
 			}
 			if s.Privileged != nil && *s.Privileged {
-				continue // the other fields mean nothing
+				continue // the other fields have no effect
 			}
 			if s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
 				t.Errorf("%s: programs of %s may gain privileges", name, c.Name)

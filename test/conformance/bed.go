@@ -104,7 +104,7 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 	return nil
 }
 
-// bridge has the pods of all Namespaces from now on bridged.
+// bridge makes the pods of Namespaces created from now on bridged.
 func bridge(ctx context.Context, b *bed.Bed) error {
 	if _, err := b.KubectlStdin(ctx, bridgedManifest, "apply", "-f", "-"); err != nil {
 		return err
@@ -130,7 +130,7 @@ func label(ctx context.Context, b *bed.Bed) error {
 
 func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
 	values := o.values
-	if o.proxy == bed.NoKubeProxy { // the address that kubelet gives to pods leads nowhere
+	if o.proxy == bed.NoKubeProxy { // the address that kubelet sets in pods is unreachable
 		plane := b.Underlay().Family.ControlPlaneAddrs()[0].Addr().String()
 		values = append([]string{"kubeAPIServerOverride=" + net.JoinHostPort(plane, "6443")}, values...)
 	}
@@ -143,8 +143,8 @@ func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
 	return b.BridgeCNI(ctx)
 }
 
-// routeToPods makes pods reachable from the API server, for tests that use its proxy: its host has no kubelet, and so
-// no Fairlead.
+// routeToPods makes pods reachable from the API server, for tests that use its proxy: its host has no kubelet, and
+// therefore no Fairlead.
 func routeToPods(ctx context.Context, b *bed.Bed) error {
 	client, err := b.Client()
 	if err != nil {

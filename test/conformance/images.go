@@ -17,7 +17,7 @@ const dnsImage = "registry.k8s.io/coredns/coredns:v1.14.2"
 
 // writeImages writes an archive of the images that the tests' pods use. All have one layer: agnhost, CoreDNS, the
 // worker of cyclonus' cases, the server of the test of invalid conntrack states, and the programs of this machine that
-// tests call by a shell. They differ in their entrypoints.
+// tests call from a shell. The images differ in their entrypoints.
 func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive string) error {
 	names, err := imageNames(ctx, suite)
 	if err != nil {
@@ -35,7 +35,7 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 		dns:       {Cmd: []string{"bash"}},
 		"agnhost": {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 		"busybox": {Cmd: []string{"sh"}},
-		"nginx":   {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test gets a page of it
+		"nginx":   {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // tests request no page of it
 		"pause":   {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 
 		"regression-issue-74839": {Entrypoint: []string{"/conntrack-server"}},
@@ -72,8 +72,8 @@ func imageNames(ctx context.Context, suite kubebin.Suite) (map[string][]string, 
 
 // rootFiles are the files of the images.
 func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ociimage.File, error) {
-	// busybox is a shell as well, but prefers its own nc to the one that the tests expect, and its wget, which is static,
-	// ends with a segmentation fault where it loads the C library's modules for names.
+	// busybox has a shell as well, but that prefers its own nc to the one that the tests expect; and busybox's wget,
+	// which is static, segfaults when it loads the C library's NSS modules.
 	files, err := ociimage.Programs(ctx, "sh", "bash", "curl", "dig", "getent", "ip", "nc", "nslookup", "ss", "wget",
 		"busybox")
 	if err != nil {
@@ -106,7 +106,7 @@ func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ocii
 		return nil, fmt.Errorf("listing busybox's applets: %w", err)
 	}
 	for applet := range strings.FieldsSeq(string(applets)) {
-		// A program of its own that is named above takes precedence.
+		// A standalone program of that name above takes precedence.
 		files = append(files, ociimage.File{Path: "/usr/bin/" + applet, Mode: os.ModeSymlink, Link: "busybox"})
 	}
 	return files, nil

@@ -1,7 +1,7 @@
 // Command conformance runs Kubernetes' own network tests (k8s.io/kubernetes/test/e2e) with Fairlead: the [sig-network]
-// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy, and what others
-// have for policies: the tests of network-policy-api, the cases of cyclonus. They run in a bed of real nodes that it
-// creates and removes, or in the cluster of -kubeconfig. It prints a table of tests and the messages of those that
+// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy, and the policy
+// tests of other projects: those of network-policy-api, and the cases of cyclonus. They run in a bed of real nodes that
+// it creates and removes, or in the cluster of -kubeconfig. It prints a table of tests and the messages of those that
 // failed; reports (JUnit, Ginkgo's JSON, the tests' output) are below -out.
 package main
 
@@ -154,7 +154,7 @@ func (r runner) runAll(ctx context.Context, sets []set) error {
 	return nil
 }
 
-// linkKubectl creates a link in dir that is kubectl by its name: the tests run it.
+// linkKubectl creates the link kubectl in dir, by whose name kubeparts runs as kubectl: the tests run it.
 func linkKubectl(ctx context.Context, dir string) (string, error) {
 	program, err := kubebin.Get(ctx, os.Stderr)
 	if err != nil {

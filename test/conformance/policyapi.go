@@ -18,7 +18,7 @@ const policyAPI = "policyapi"
 // policyAPIImage is the image of their pods.
 const policyAPIImage = "registry.k8s.io/e2e-test-images/agnhost:2.45"
 
-// needSCTP are tests of theirs that send SCTP, beside those that say so by their names.
+// needSCTP matches their tests that send SCTP: those with SCTP in their names, and others.
 const needSCTP = "SCTP|TierGress|InlineCIDRPeers|EgressNodePeers"
 
 // runPolicyAPI runs them, with all features, and prints their table as run does.
@@ -60,7 +60,7 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 
 var goResult = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): TestConformance/(\S+) \((\S+)\)$`)
 
-// goResults are the results of the tests that have no parts, as "go test -v" prints them.
+// goResults are the results of the tests without subtests, as "go test -v" prints them.
 func goResults(log string) (out []result) {
 	all := goResult.FindAllStringSubmatch(log, -1)
 	for _, m := range all {

@@ -76,7 +76,7 @@ func TestPassed(t *testing.T) {
 	}
 }
 
-// What "go test -v" prints of tests with parts is one result for each part.
+// For a test with subtests, the output of "go test -v" yields one result for each subtest.
 func TestGoResults(t *testing.T) {
 	got := goResults("=== RUN   TestConformance\n--- FAIL: TestConformance (3.50s)\n" +
 		"    --- PASS: TestConformance/A (1.00s)\n        --- PASS: TestConformance/A/allows_it (1.00s)\n" +

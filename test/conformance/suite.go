@@ -75,7 +75,7 @@ type cluster struct {
 	start      func(*exec.Cmd) error // starts a program where it can reach the API server
 }
 
-// run runs a program there to its end.
+// run runs a program there until it exits.
 func (c cluster) run(cmd *exec.Cmd) error {
 	if err := c.start(cmd); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (r runner) run(ctx context.Context, s set) (bool, error) {
 	return passed, nil
 }
 
-// log creates the file for the output of a set's tests, in a new directory for what they leave.
+// log creates the file for the output of a set's tests, in a new directory for their reports.
 func (r runner) log(set string) (*os.File, error) {
 	dir := filepath.Join(r.out, set)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootRandomFaults with Kubernetes: in every round the API has a fault as well. When it is back, everything that
+// TestRootRandomFaults with Kubernetes: every round also has a fault of the API. Once the API is back, everything that
 // was created and deleted meanwhile is applied on both nodes.
 func TestRootRandomAPIFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "Kubernetes is too much for a guest's one processor")

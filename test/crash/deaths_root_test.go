@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// limits are how often a stream sends, and the time limit for recovery after the daemons' start. It takes 0.3 s on an
-// idle machine, and 2 s is the promise. The rest is for a machine that does other things as well; the kernel's datapath
-// is mostly tested in a kernel with one slow processor, which all nodes and tests share.
+// limits returns a stream's send interval, and the time limit for recovery after the daemons' start. An idle machine
+// takes 0.3 s; the promise is 2 s. The rest is slack for a busy machine: the kernel's datapath is mostly tested in a
+// guest with one slow processor, which all nodes and tests share.
 func (c cluster) limits() (every, back time.Duration) {
 	if c.Datapath() == vswitch.System {
 		return 20 * time.Millisecond, 7 * time.Second
@@ -56,7 +56,7 @@ func (d death) signal() string {
 
 func (d death) String() string { return fmt.Sprintf("%s, %s, down %s", d.who(), d.signal(), d.down) }
 
-// deaths are each daemon, each two and all of them. A long run has every signal and every delay; otherwise those that
+// deaths are each daemon, each pair and all three. A long run has every signal and every delay; otherwise those that
 // have found most are chosen, and fewer where they take long.
 func (c cluster) deaths() (all []death) {
 	for _, d := range []death{{agent: true}, {vswitchd: true}, {ovsdb: true}, {agent: true, vswitchd: true},
@@ -66,7 +66,7 @@ func (c cluster) deaths() (all []death) {
 				d.kill, d.down = kill, down
 				brief := kill && down <= time.Second || down == 0 && !d.agent
 				if c.Datapath() == vswitch.System {
-					brief = kill && down == 0 // each combination once, and the whole one by what else differs
+					brief = kill && down == 0 // each combination once; all three with other signals and delays
 					if d.agent && d.vswitchd && d.ovsdb {
 						brief = !kill && down == 0 || kill && down == 3*time.Second
 					}
@@ -86,8 +86,8 @@ func long() bool { return os.Getenv("FAIRLEAD_TEST_LONG") != "" }
 // toll is the cost of a death.
 type toll struct {
 	death
-	// Of the host, of pods to pods of their node, to pods of others and the outside, and of a pod without established
-	// flows.
+	// Losses of the host, of pods to pods on their node, of pods to other nodes and the outside, and of a pod without
+	// established flows.
 	host, near, far, fresh cost
 	// control is what was lost between the other node and the outside, which the death does not affect.
 	control cost
@@ -112,8 +112,7 @@ func (c cost) String() string {
 	return fmt.Sprintf("%d of %d | %d", c.lost, c.sent, c.gap.Milliseconds())
 }
 
-// The cost of each kind of death for host and pods: each try is a row. It is the source of the table in
-// docs/restarts.md.
+// The cost of each kind of death for host and pods, one row per try. It is the source of the table in docs/restarts.md.
 func TestRootDeaths(t *testing.T) {
 	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
@@ -139,14 +138,14 @@ func TestRootDeaths(t *testing.T) {
 	c.check(t)
 }
 
-// stall is for how long the machine, or a guest, may have stood still for what was lost to say something.
+// stall is the longest stall of the machine, or of a guest, with which a try is still conclusive.
 const stall = time.Second
 
-// waits is how many times, at most, starting daemons wait for a processor one after the other.
+// waits is the maximum number of consecutive waits for a processor while daemons start.
 const waits = 10
 
-// tooMuch lists what a death must not cost. Delays of a busy machine affect the control, too, and starting daemons
-// several times: that time is added to their limit.
+// tooMuch lists violations of what a death may cost. A stall of a busy machine affects the control as well, but
+// starting daemons several times: that time is added to their limit.
 func (c cluster) tooMuch(t toll) (wrong []string) {
 	_, back := c.limits()
 	back += waits * t.control.gap
@@ -161,7 +160,7 @@ func (c cluster) tooMuch(t toll) (wrong []string) {
 	case system && !t.vswitchd && t.near.lost+t.far.lost+t.fresh.lost > 0:
 		wrong = append(wrong, "without ovsdb-server packets were lost")
 	case system && t.down+t.control.gap < 5*time.Second && (t.near.lost > 5 || t.far.lost > 50):
-		// Later neighbours are resolved again. For the tunnel's port ovs-vswitchd creates a new one at every start.
+		// After longer outages neighbours are resolved again. ovs-vswitchd creates a new tunnel port at every start.
 		wrong = append(wrong, "flows that were established did not go on")
 	case worst > t.down+t.reconnect+back:
 		wrong = append(wrong, fmt.Sprintf("silence of %s", worst))
@@ -203,7 +202,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	waited := c.waited(t, d)
 	controls := start(t, c.controls(t), every)
 	runs := start(t, slices.Concat(ways[:3]...), every)
-	time.Sleep(500 * time.Millisecond) // of streams, before
+	time.Sleep(500 * time.Millisecond) // streams before the death
 	c.end(t, d)
 	runs = append(runs, start(t, ways[3], every)...)
 	time.Sleep(d.down)
@@ -223,7 +222,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	out.ready = time.Since(began)
 	up := time.Now()
 	eventually(t, 20*time.Second, func() []string { return silent(slices.Concat(ways[:]...), runs, up) })
-	time.Sleep(500 * time.Millisecond) // of streams, after
+	time.Sleep(500 * time.Millisecond) // streams after it
 	out.control, out.waited = worst(stopAll(controls)), c.waited(t, d)-waited
 	reports := stopAll(runs)
 	out.back = -d.down
@@ -236,7 +235,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	return out
 }
 
-// waited is lab.OVSWaited, as far as ovs-vswitchd outlives the death.
+// waited is lab.OVSWaited; 0 if ovs-vswitchd dies.
 func (c cluster) waited(t *testing.T, d death) time.Duration {
 	t.Helper()
 	if d.vswitchd {
@@ -247,8 +246,8 @@ func (c cluster) waited(t *testing.T, d death) time.Duration {
 	return waited
 }
 
-// connected is when ovs-vswitchd was connected to ovsdb-server again, by its log, after began; 0 if it was never
-// disconnected.
+// connected returns the time from began until ovs-vswitchd was connected to ovsdb-server again, by its log; 0 if it was
+// never disconnected.
 func (c cluster) connected(t *testing.T, began time.Time) (after time.Duration, ok bool) {
 	t.Helper()
 	data, err := os.ReadFile(c.node.Private("/var/log/openvswitch/ovs-vswitchd.log"))
@@ -263,7 +262,7 @@ func (c cluster) connected(t *testing.T, began time.Time) (after time.Duration, 
 	return 0, false
 }
 
-// silent are the paths without an answer since then.
+// silent names the paths without an answer since then.
 func silent(ways []way, streams []*probe.Stream, since time.Time) (names []string) {
 	for i, s := range streams {
 		if !s.Answers(since) {

@@ -16,7 +16,7 @@ import (
 
 // While a daemon of Open vSwitch is down or hangs, readiness and STATUS name it, and ADD and DEL fail with "try again
 // later" and the same message. All works again when it is back.
-func TestRootFaultsAreTold(t *testing.T) {
+func TestRootFaultsAreReported(t *testing.T) {
 	c := up(t)
 	signal := func(d lab.Daemon, sig unix.Signal) func() {
 		return func() { must(t, unix.Kill(d.PID(c.node), sig)) }
@@ -158,7 +158,7 @@ func TestRootDatapathDeleted(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	must(t, c.OVSStart(labtest.Within(t, time.Minute), node))
 	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
-	_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/x") // as a runtime after a failed ADD
+	_, err := c.CNI(labtest.Within(t, time.Minute), node, lab.DEL, "default/x") // as a runtime does after a failed ADD
 	must(t, err)
 	c.addAndDelete(t)
 }

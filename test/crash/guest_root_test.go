@@ -36,7 +36,7 @@ func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(100 * time.Millisecond): // the first fault has begun
-			_ = c.api.setGuest(ctx, comes) // may fail now: it is repeated below
+			_ = c.api.setGuest(ctx, comes) // may fail now: retried below
 		}
 	}()
 	round()
@@ -90,7 +90,8 @@ func (c cluster) onRecord(t *testing.T) {
 	}
 }
 
-// routed waits longer than the 45 s after which client-go closes a connection without traffic.
+// routed waits until both nodes have a route to the guest, or none: longer than the 45 s after which client-go closes a
+// connection without traffic.
 func (c cluster) routed(t *testing.T, want bool) {
 	t.Helper()
 	for _, node := range c.Nodes() {

@@ -26,7 +26,7 @@ func (c cluster) otherNode(t *testing.T) []string {
 	return slices.Concat(c.hostOrder(t), s.Flows, s.Veths, s.Netns, []string{fmt.Sprint(s.Leases), fmt.Sprint(s.Ports)})
 }
 
-// hostOrder is what the agent reconciles beside pods, without what changes by itself.
+// hostOrder is what the agent reconciles besides pods, without what changes by itself.
 func (c cluster) hostOrder(t *testing.T) (lines []string) {
 	t.Helper()
 	changing := regexp.MustCompile(`^\d+: |(valid_lft|expires) \S+( preferred_lft \S+)?| state \w+| tentative| linkdown| qlen \d+`)

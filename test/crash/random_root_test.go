@@ -18,8 +18,8 @@ const (
 	answers = 240
 	// kills is the minimum number of kills of the agent meanwhile.
 	kills = 50
-	// mostPods leaves some of the node's addresses free, because a deleted pod keeps its own until its DEL.
-	mostPods = 16
+	// maxPods leaves some of the node's addresses free, because a deleted pod keeps its own until its DEL.
+	maxPods = 16
 )
 
 // Pods are created and deleted, several at a time, and the agent is killed repeatedly. The caller of ADD and DEL
@@ -76,7 +76,7 @@ func (ch *churn) step(t *testing.T) {
 	changed := map[string]bool{}
 	for range 1 + ch.r.IntN(8) {
 		names := slices.Sorted(maps.Keys(ch.pods))
-		if len(names) > 0 && (len(names) >= mostPods || ch.r.IntN(2) == 0) {
+		if len(names) > 0 && (len(names) >= maxPods || ch.r.IntN(2) == 0) {
 			if name := names[ch.r.IntN(len(names))]; !changed[name] {
 				changed[name] = true
 				delete(ch.pods, name)

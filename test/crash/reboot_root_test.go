@@ -18,7 +18,7 @@ import (
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
 
-// After a reboot nothing of the last boot holds an address or a port, also where an interface of that name exists
+// After a reboot nothing from the previous boot holds an address or a port, even where an interface of that name exists
 // again.
 func TestRootReboot(t *testing.T) {
 	c := up(t)
@@ -61,7 +61,7 @@ func (c cluster) leaseFile(name string) string {
 	return c.node.Private(filepath.Join(hostlocal.DefaultDir, name))
 }
 
-// Whatever happens to the files of the leases, a running pod keeps its addresses, and no other pod gets them.
+// Whatever happens to the lease files, a running pod keeps its addresses, and no other pod gets them.
 func TestRootLeasesLost(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
@@ -91,7 +91,7 @@ func TestRootLeasesLost(t *testing.T) {
 				}
 				stop := c.watchAddresses(t)
 				defer stop()
-				pods := c.fill(24) // with more there would be none free
+				pods := c.fill(24) // more would leave no address free
 				c.apply(t, pods...)
 				c.settle(t)
 				if running {

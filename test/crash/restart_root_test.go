@@ -46,8 +46,8 @@ func TestRootRestart(t *testing.T) {
 }
 
 // unnoticed restarts the agent under streams. A busy machine loses packets by itself, since Open vSwitch's datapath is
-// a process here. The controls pass through the same process, or the other node's, but nothing that is this agent's: a
-// loss that they do not excuse is an error, and after one that they do the agent is restarted again.
+// a process here. The controls pass through the same process, or the other node's, but nothing that is this agent's. A
+// loss that they do not excuse is an error; after one that they excuse, the agent is restarted again.
 func (c cluster) unnoticed(t *testing.T, ways, controls []way, end func()) {
 	t.Helper()
 	run1s(t, slices.Concat(ways, controls), func() {}) // neighbours and flows are known
@@ -81,9 +81,9 @@ func (c cluster) unnoticed(t *testing.T, ways, controls []way, end func()) {
 func run1s(t *testing.T, ways []way, f func()) []probe.Report {
 	t.Helper()
 	streams := start(t, ways, 5*time.Millisecond)
-	time.Sleep(300 * time.Millisecond) // of the stream, before
+	time.Sleep(300 * time.Millisecond) // streams before f
 	f()
-	time.Sleep(700 * time.Millisecond) // and after
+	time.Sleep(700 * time.Millisecond) // and after it
 	reports := stopAll(streams)
 	for i, r := range reports {
 		if r.Sent < 50 {

@@ -63,7 +63,7 @@ func TestRootRestoreWait(t *testing.T) {
 		c.check(t)
 	})
 	t.Run("ovs-ctl restart", func(t *testing.T) {
-		// What it does, with its own helper; it could not start the daemons of a lab.
+		// What ovs-ctl does, with its own helper ovs-save; it could not start the daemons of a lab.
 		c.readyForCNI(t)
 		saved := c.exec(t, "env", "TMPDIR=/tmp", "/usr/share/openvswitch/scripts/ovs-save", "save-flows", "br-int")
 		set("true")

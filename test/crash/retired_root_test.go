@@ -20,11 +20,11 @@ func TestRootAnsweredAndNotRemoved(t *testing.T) {
 	stopWatching := c.watchAddresses(t)
 	defer stopWatching()
 	t.Run("agent killed", func(t *testing.T) {
-		mostTries, found := 30, 0
+		maxTries, found := 30, 0
 		if c.Datapath() == vswitch.System {
-			mostTries = 8 // each takes long on a guest's one processor
+			maxTries = 8 // each takes long on a guest's one processor
 		}
-		for tries := 0; tries < 5 || found == 0 && tries < mostTries; tries++ {
+		for tries := 0; tries < 5 || found == 0 && tries < maxTries; tries++ {
 			c.killedAtAnswer(t, w, c.agentPID(t))
 			found += len(c.retired(t))
 			c.kill(t)
@@ -37,7 +37,7 @@ func TestRootAnsweredAndNotRemoved(t *testing.T) {
 	})
 	t.Run("ovs-vswitchd killed", func(t *testing.T) {
 		c.killedAtAnswer(t, w, lab.Vswitchd.PID(c.node))
-		eventually(t, time.Minute, func() []string { // first the agent waits for ovs-vswitchd, 5 s
+		eventually(t, time.Minute, func() []string { // the agent first waits 5 s for ovs-vswitchd
 			veths, err := nodestate.Veths(c.node)
 			must(t, err)
 			if left := c.retired(t); len(left)+len(veths) != 1 { // that of the pod that stays

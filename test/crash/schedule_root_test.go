@@ -152,7 +152,7 @@ func (c cluster) heal(t *testing.T) {
 	if c.api != nil {
 		c.api.heal(t)
 	}
-	// It may have a port that was moved there just when its pod was deleted.
+	// The bridge may have a port that was moved there just when its pod was deleted.
 	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
 	ctx := labtest.Within(t, time.Minute)
 	if s, err := c.AgentState(ctx, node); err != nil || s.PID == 0 {

@@ -76,7 +76,7 @@ func upIn(t *testing.T, kind lab.Cluster) cluster {
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
 		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true,
-		// The end that other nodes probe is attached as a pod is: its steps would be taken for those of pods.
+		// The end that other nodes probe is attached like a pod: its steps would be mistaken for those of pods.
 		Config: []byte("reachability: none\n")})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
@@ -120,7 +120,7 @@ func must(t *testing.T, err error) {
 // eventually polls until done returns nothing, and fails the test with its last result.
 func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
 	t.Helper()
-	limit = labtest.Patience(t, max(limit, time.Minute)) // what must come costs nothing when it comes
+	limit = labtest.Patience(t, max(limit, time.Minute)) // a longer limit costs nothing on success
 	for start := time.Now(); ; time.Sleep(ovstest.Pause(t)) {
 		wrong := done()
 		if len(wrong) == 0 {
@@ -239,8 +239,8 @@ func (c cluster) check(t *testing.T) {
 	c.reach(t, pods)
 }
 
-// differences are what the node has beyond what these pods need, and what is missing. One that cannot be read differs:
-// an agent that is ready may not have heard yet that its bridge is gone.
+// differences are what the node has beyond what these pods need, and what is missing. A node whose state cannot be read
+// differs: an agent that is ready may not have noticed yet that its bridge is gone.
 func (c cluster) differences(t *testing.T, pods []nodestate.Pod) []string {
 	t.Helper()
 	s, err := nodestate.Read(labtest.Within(t, time.Minute), c.node)

@@ -25,8 +25,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// TestRootSteerLeavesHostAlone is a node whose uplink.mode auto is steer. Whatever happens to the agent and to Open
-// vSwitch, the host loses no packet, and its TCP connection continues. To the other node nothing happens.
+// TestRootSteerLeavesHostAlone runs a node whose uplink.mode auto resolves to steer. Whatever happens to the agent and
+// to Open vSwitch, the host loses no packet, and its TCP connection continues. The other node is left alone.
 func TestRootSteerLeavesHostAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
@@ -79,13 +79,13 @@ metadata: {name: s, annotations: {ipam.antrea.io/ippools: "v4"}}
 spec: {nodeName: node1, containers: [{name: main, image: none}]}
 `
 
-// steerEvent is what happens to the node. After it the pod is reachable, except where the uplink is detached.
+// steerEvent is an event on the node. After it the pod is reachable, except where the uplink is detached.
 type steerEvent struct {
 	name string
 	do   func(*testing.T)
 }
 
-// steerDeaths are each daemon, each two and all of them; in a long run each by either signal, at once and after 3 s.
+// steerDeaths are each daemon, each pair and all three; in a long run each by either signal, at once and after 3 s.
 func (c cluster) steerDeaths() (events []steerEvent) {
 	deaths := []death{{agent: true, kill: true}, {agent: true}, {vswitchd: true, kill: true, down: time.Second},
 		{ovsdb: true, kill: true, down: time.Second}, {agent: true, vswitchd: true, kill: true, down: time.Second},
@@ -99,7 +99,7 @@ func (c cluster) steerDeaths() (events []steerEvent) {
 		events = append(events, steerEvent{d.String(), func(t *testing.T) {
 			c.end(t, d)
 			c.newFlow(t)
-			time.Sleep(d.down) // time in which the host is to work without them
+			time.Sleep(d.down) // the host must work without them meanwhile
 			c.begin(t, d)
 			must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 			c.podReached(t)
@@ -142,7 +142,7 @@ func (c cluster) steerEvents() []steerEvent {
 		{"restored manually, and attached by the next agent", func(t *testing.T) {
 			c.exec(t, agent, "uplink", "restore")
 			c.nothingLeft(t)
-			time.Sleep(time.Second) // time in which an agent would have restored it
+			time.Sleep(time.Second) // an agent would have attached it again by then
 			c.nothingLeft(t)
 			c.agentAgain(c.AgentStop, "")(t)
 			c.podReached(t)
@@ -252,19 +252,19 @@ func (c cluster) nothingLeft(t *testing.T) {
 	})
 }
 
-// newNeighbour is an address of the router that the streams do not use: to flush a neighbour drops what waits for it.
+// newNeighbour is an address of the router that the streams do not use: flushing a neighbour drops its queued packets.
 const newNeighbour = "192.168.77.2"
 
 // newFlow checks that the host resolves a neighbour that it does not know, and reaches it.
 func (c cluster) newFlow(t *testing.T) {
 	t.Helper()
 	c.exec(t, "ip", "neigh", "flush", "to", newNeighbour)
-	// Until the first answer: the lab's switch may lose one, or stand still for longer than the kernel asks (3 s).
+	// Until the first answer: the lab's switch may lose one, or stall for longer than the kernel solicits (3 s).
 	must(t, ping(c.node.Start, node, netip.MustParseAddr(newNeighbour)))
 }
 
-// hostUnmoved calls do under streams between host and router, and under TCP connections. It does so again if packets
-// were lost, and others between the router and the other node as well: by the machine then.
+// hostUnmoved calls do under streams between host and router, and under TCP connections. It retries if streams between
+// the router and the other node lost packets as well: then the machine lost them.
 func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	every, _ := c.limits()
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))

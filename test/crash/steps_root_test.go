@@ -49,8 +49,7 @@ func TestRootKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// killedAt kills the agent at the step of what begin started, starts it again, and checks the node when the runner has
-// finished.
+// killedAt calls begin, kills the agent at the step, starts it again, and checks the node when the runner has finished.
 func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration, begin func()) {
 	t.Helper()
 	c.readyForCNI(t)

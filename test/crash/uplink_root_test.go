@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures. To the other node nothing happens:
+// TestRootAgentKeepsUplink tests the failures of a node whose agent attaches its NIC. The other node is left alone:
 // what its streams lose, the machine loses.
 func TestRootAgentKeepsUplink(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -117,8 +117,8 @@ func (c cluster) cleanUp(t *testing.T) {
 	c.attached(t, true)
 }
 
-// While the journal cannot be written, status, /readyz, metrics and doctor say so, with path and reason, and the uplink
-// is repaired, which damaged breaks and waits for.
+// While the journal cannot be written, status, /readyz, metrics and doctor report it, with path and reason, and the
+// uplink is still repaired: damaged breaks it and waits for the repair.
 func (c cluster) unwritable(t *testing.T, damaged func()) {
 	agent, dir := filepath.Join(binDir, "fairlead-agent"), "/var/lib/fairlead"
 	c.exec(t, "mount", "-t", "tmpfs", "-o", "ro", "none", dir) // emptied as well
@@ -146,7 +146,7 @@ func (c cluster) unwritable(t *testing.T, damaged func()) {
 	}
 }
 
-// An agent that has no inputs and ends repairs what it finds before it does.
+// An agent that exits because it has no inputs first repairs what it finds.
 func (c cluster) cannotStart(t *testing.T) {
 	conf := "/etc/fairlead/agent.conf"
 	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
@@ -165,13 +165,13 @@ func (c cluster) cannotStart(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
-// A run directory that cannot take a reason why the node is not ready keeps no agent from making it so.
+// An agent that cannot write why the node is not ready, because the run directory is full, still makes it ready.
 func (c cluster) runDirFull(t *testing.T) {
 	dir := "/run/fairlead"
 	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
 	c.exec(t, "mount", "-t", "tmpfs", "-o", "size=4k", "none", dir)
-	c.exec(t, "sh", "-c", "echo full >"+dir+"/file") // all that it has room for
+	c.exec(t, "sh", "-c", "echo full >"+dir+"/file") // fills the file system
 	must(t, c.AgentStart(labtest.Within(t, time.Minute), node))
 	c.attached(t, true)
 	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
@@ -184,7 +184,7 @@ func (c cluster) runDirFull(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, time.Minute), node))
 }
 
-// If ovs-vswitchd does not restart, the host gets its NIC back, also under the next agent, until it does.
+// If ovs-vswitchd does not restart, the host gets its NIC back until it does, even if the agent is restarted.
 func (c cluster) staysDead(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	c.attached(t, false)
@@ -196,7 +196,8 @@ func (c cluster) staysDead(t *testing.T) {
 	c.attached(t, true)
 }
 
-// An agent that ends after Open vSwitch leaves the host with its NIC, without the wait for another ovs-vswitchd.
+// An agent that exits while ovs-vswitchd is dead restores the NIC to the host, without waiting for another
+// ovs-vswitchd.
 func (c cluster) leave(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
@@ -218,7 +219,7 @@ func (c cluster) yields(t *testing.T) {
 		return
 	}
 	c.attached(t, false)
-	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
+	time.Sleep(2 * time.Second) // an agent would have attached it by then: it is notified of changes at once
 	c.attached(t, false)
 	must(t, c.OVSStop(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
@@ -229,7 +230,7 @@ func (c cluster) yields(t *testing.T) {
 func (c cluster) restoredByHand(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 	c.attached(t, false)
-	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
+	time.Sleep(2 * time.Second) // an agent would have attached it by then: it is notified of changes at once
 	c.attached(t, false)
 	c.says(t, "restored manually")
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
@@ -243,8 +244,8 @@ type changed struct {
 	reported []string
 }
 
-// bridgeChanges are of br-uplink, its ports, its flows and around it. Where a look takes as long as it does for users,
-// those of one kind come together.
+// bridgeChanges are of br-uplink, its ports, its flows and around it. On the kernel datapath those of the last kind are
+// made together.
 func (c cluster) bridgeChanges() []changed {
 	f := strings.Fields
 	const reverted = `"reverted external change of the uplink"`
@@ -259,13 +260,13 @@ func (c cluster) bridgeChanges() []changed {
 			"-- set bridge br-uplink mirrors=@m stp_enable=true fail_mode=secure -- set interface br-uplink type=dummy")},
 			[]string{reverted, "port eth0: tag", "port br-uplink: trunks", "port fairlead-up1: vlan_mode", "bridge: controller",
 				"bridge: mirrors", "bridge: stp_enable", "bridge: fail_mode", "interface br-uplink: type"}},
-		// What can be found by its effect alone: a filter that drops all.
+		// A change that only its effect reveals: a filter that drops everything.
 		{[][]string{f("tc qdisc add dev br-uplink clsact"),
 			append(f("tc filter add dev br-uplink ingress bpf da bytecode"), "1,6 0 0 2")},
 			[]string{`"recreating the uplink's bridge" err=`}},
 	}
 	if c.Datapath() == vswitch.System {
-		// The agent may revert some before the others are made, and with a new bridge some that it has not seen.
+		// The agent may revert some before the others are made, and a new bridge reverts some that it has not seen.
 		return append(all, changed{by: [][]string{drop, down, noForward, noReceive}})
 	}
 	return append(all, changed{[][]string{drop}, []string{reverted, "priority=9 actions=drop"}},
@@ -276,7 +277,7 @@ func (c cluster) bridgeChanges() []changed {
 
 // After any external change the node's network recovers without help, and the log reports the change once.
 func (c cluster) bridgeChanged(t *testing.T) {
-	must(t, c.WaitReady(labtest.Within(t, time.Minute), node)) // what an agent finds at its start it need not report
+	must(t, c.WaitReady(labtest.Within(t, time.Minute), node)) // an agent need not report what it finds at its start
 	for _, x := range c.bridgeChanges() {
 		before, began := len(c.agentLog(t)), time.Now()
 		for _, argv := range x.by {
@@ -300,14 +301,14 @@ func (c cluster) bridgeChanged(t *testing.T) {
 		eventually(t, 30*time.Second, func() []string { return append(c.bridgeWrong(t, "eth0"), said()...) })
 		c.attached(t, true)
 		t.Logf("reverted after %s: %q", time.Since(began).Round(10*time.Millisecond), x.by)
-		time.Sleep(500 * time.Millisecond) // time in which it would be reported again
+		time.Sleep(500 * time.Millisecond) // a second report would come by then
 		if wrong := said(); t.Failed() || len(wrong) > 0 {
 			t.Fatalf("after %q: %q in\n%s", x.by, wrong, c.agentLog(t)[before:])
 		}
 	}
 }
 
-// bridgeWrong is what differs at br-uplink, which has that port, from how it is made. It may be away.
+// bridgeWrong lists how br-uplink, with that port, differs from its desired state. The bridge may not exist.
 func (c cluster) bridgeWrong(t *testing.T, port string) (wrong []string) {
 	t.Helper()
 	for _, look := range []struct {
@@ -347,7 +348,7 @@ func (c cluster) setLink(t *testing.T, host, link, state string) {
 	}
 }
 
-// The kernel asks a gateway that it knows by unicast. One that does not answer these is reached all the same.
+// The kernel probes a gateway that it knows by unicast. A gateway that answers broadcasts only is reachable as well.
 func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 	router := func(argv ...string) string {
 		t.Helper()
@@ -357,7 +358,7 @@ func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 		}
 		return out
 	}
-	c.says(t, "attached: ") // else it is the attach of before that has no answer
+	c.says(t, "attached: ") // else the unanswered attach may be the previous one
 	index, _, _ := strings.Cut(c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"), ":")
 	before := strings.Count(c.agentLog(t), "recreating the uplink's bridge")
 	router("ip", "-6", "addr", "flush", "dev", "eth0", "scope", "global")
@@ -366,7 +367,7 @@ func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 	unanswered := regexp.MustCompile(`packets (\d+)`)
 	eventually(t, 90*time.Second, func() []string {
 		rules := router("nft", "list", "table", "arp", "foreign")
-		if m := unanswered.FindStringSubmatch(rules); m == nil || len(m[1]) < 2 { // three looks ask nine times at most
+		if m := unanswered.FindStringSubmatch(rules); m == nil || len(m[1]) < 2 { // three checks ask nine times at most
 			return []string{"the gateway was not asked ten times by unicast:\n" + rules}
 		}
 		return nil
@@ -378,13 +379,13 @@ func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
 	}
 }
 
-// A gateway that is off for a while is no reason to touch an uplink that is attached.
+// A gateway that is temporarily down is no reason to change an attached uplink.
 func (c cluster) gatewayOff(t *testing.T) {
 	c.says(t, "attached: ")
 	before := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink")
-	told := len(c.agentLog(t)) // other tests may have had the gateway off
+	told := len(c.agentLog(t)) // other tests may have taken the gateway down
 	c.router(t, "down")
-	c.plugOther(t, "down") // who reaches another node is not cut off
+	c.plugOther(t, "down") // a node that reaches another one is not cut off
 	noticed := func() int {
 		return strings.Count(c.agentLog(t)[told:], "no gateway answers, with or without Open vSwitch")
 	}
@@ -405,13 +406,13 @@ func (c cluster) gatewayOff(t *testing.T) {
 	if after := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"); !strings.HasPrefix(after, index+":") {
 		t.Errorf("br-uplink was recreated for a gateway that was off:\n%s%s", before, after)
 	}
-	if n := noticed(); n != 1 { // doctor took longer than from one look to the next
+	if n := noticed(); n != 1 { // doctor took longer than the interval between checks
 		t.Errorf("that no gateway answers is reported %d times, not once", n)
 	}
 }
 
-// A gateway that answers the NIC, but nothing that comes through br-uplink, which recreating it does not change: the
-// host gets its NIC back, and the agent tries again.
+// If the gateway answers on the NIC but not through br-uplink, even after the bridge is recreated, the host gets its
+// NIC back, and the agent tries again.
 func (c cluster) noWay(t *testing.T) {
 	c.exec(t, "nft", "add table arp foreign; add chain arp foreign c { type filter hook input priority 0; }; "+
 		"add rule arp foreign c iifname br-uplink drop; "+
@@ -423,7 +424,7 @@ func (c cluster) noWay(t *testing.T) {
 	c.attached(t, true)
 }
 
-// If no gateway answers after an attach, it is undone, until one does; the node's pods without IPPools work meanwhile.
+// If no gateway answers after an attach, it is undone until one does; meanwhile the node's pods without IPPools work.
 func (c cluster) noGateway(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
@@ -438,7 +439,7 @@ func (c cluster) noGateway(t *testing.T) {
 	c.attached(t, true)
 }
 
-// An agent whose config has no bridging restores what its predecessor has attached.
+// An agent with bridging disabled restores the NIC that its predecessor attached.
 func (c cluster) notWanted(t *testing.T) {
 	must(t, c.AgentStop(labtest.Within(t, time.Minute), node))
 	c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")

@@ -43,8 +43,8 @@ metadata: {name: e, annotations: {ipam.antrea.io/ippools: "v4,v6"}}
 spec: {nodeName: node1, containers: [{name: main, image: none}]}
 `
 
-// tries is how often an event happens again while streams that it does not touch lose packets as well: a busy machine
-// loses some by itself, and such a try says nothing.
+// tries limits how often an event is repeated while streams that it does not affect lose packets as well: a busy
+// machine loses some by itself, and such a try is inconclusive.
 const tries = 8
 
 // event is a failure during which the node's and its bridged pods' packets are counted.
@@ -57,8 +57,8 @@ type event struct {
 	pods  probe.Rounds
 }
 
-// gaps are the losses of the host and bridged pods when agent and Open vSwitch are killed. "make bench-uplink" prints
-// medians of 10 rounds; otherwise it is one round.
+// gaps measures the losses of the host and bridged pods when agent and Open vSwitch are killed. "make bench-uplink"
+// prints medians of 10 rounds; otherwise it is one round.
 func (c cluster) gaps(t *testing.T) {
 	rounds, count := 1, os.Getenv("FAIRLEAD_BENCH_ROUNDS")
 	if n, err := strconv.Atoi(count); err == nil {
@@ -71,7 +71,7 @@ func (c cluster) gaps(t *testing.T) {
 	if userspace {
 		others, remove := c.onOtherBridge(t)
 		defer remove()
-		controls = append(controls, others[:4]...) // as many as of a bridged pod, and of the host
+		controls = append(controls, others[:4]...) // as many as a bridged pod's and the host's
 	}
 	run1s(t, slices.Concat(ways, controls), func() {}) // neighbours and flows are known
 	events := []*event{
@@ -114,18 +114,18 @@ func (c cluster) uplinkWays(t *testing.T) []way {
 }
 
 // happens runs e under streams. Unless onlyMeasured is set, unexpected packet loss is an error: at once if the
-// controls, which e does not touch, do not excuse it, and otherwise if it is there at every try.
+// controls, which e does not affect, do not excuse it, and otherwise if it recurs at every try.
 func (c cluster) happens(t *testing.T, e *event, ways, controls []way, onlyMeasured bool) {
 	t.Helper()
 	all := slices.Concat(ways, controls)
 	var reports []probe.Report
 	for try := 1; ; try++ {
 		streams := start(t, all, 2*time.Millisecond)
-		time.Sleep(300 * time.Millisecond) // of the streams, before
+		time.Sleep(300 * time.Millisecond) // streams before the event
 		e.do(t)
 		since := time.Now()
 		eventually(t, 10*time.Second, func() []string { return silent(all, streams, since) })
-		time.Sleep(300 * time.Millisecond) // and after
+		time.Sleep(300 * time.Millisecond) // and after it
 		reports = stopAll(streams)
 		node, control := worst(reports[:len(ways)]), worst(reports[len(ways):])
 		t.Logf("%s: try %d: lost | ms: %s; without the event: %s", e.name, try, node, control)
@@ -146,7 +146,8 @@ func (c cluster) happens(t *testing.T, e *event, ways, controls []way, onlyMeasu
 	e.pods.Add(reports[hostWays:len(ways)])
 }
 
-// otherToRouter are the controls of what happens to node1: between the other node and the router, in both families.
+// otherToRouter are controls that events on node1 do not affect: between the other node and the router, in both
+// families.
 func (c cluster) otherToRouter(t *testing.T) []way {
 	t.Helper()
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
@@ -218,7 +219,7 @@ func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
 	must(t, c.OVSStart(labtest.Within(t, time.Minute), node, lab.Vswitchd))
 	back := time.Now()
 	eventually(t, 10*time.Second, func() []string { return silent(ways, streams, back) })
-	time.Sleep(300 * time.Millisecond) // of the streams, after
+	time.Sleep(300 * time.Millisecond) // streams after the start
 	lost := back
 	for i, r := range stopAll(streams) {
 		t.Logf("agent dead: %s: last lost %s after ovs-vswitchd's return: %s", ways[i].name, r.LastLost.Sub(back), r)

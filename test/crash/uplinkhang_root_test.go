@@ -27,9 +27,9 @@ func (c cluster) hang(t *testing.T) (goOn func()) {
 	return goOn
 }
 
-// An ovs-vswitchd that hangs is as one that is dead: the host has its NIC until it answers again.
+// An ovs-vswitchd that hangs is treated like a dead one: the host has its NIC until it answers again.
 func (c cluster) vswitchdHangs(t *testing.T) {
-	c.says(t, "attached: ") // else the attach of before may be what fails, for want of an answer of the gateway
+	c.says(t, "attached: ") // else the previous attach may fail, because the gateway did not answer
 	goOn, began := c.hang(t), time.Now()
 	c.attachedWithin(t, hangLimit, false)
 	t.Logf("the host has its network after %s", time.Since(began).Round(time.Second))
@@ -38,7 +38,7 @@ func (c cluster) vswitchdHangs(t *testing.T) {
 	c.attached(t, true)
 }
 
-// says waits until the status of the uplink has all these words: the host has its NIC before it is written down why.
+// says waits until the uplink's status has all these words: the NIC is restored before the reason is recorded.
 func (c cluster) says(t *testing.T, words ...string) {
 	t.Helper()
 	eventually(t, time.Minute, func() (wrong []string) {
@@ -52,7 +52,7 @@ func (c cluster) says(t *testing.T, words ...string) {
 	})
 }
 
-// An agent that starts while ovs-vswitchd hangs, and the node's addresses are gone, does not wait for that.
+// An agent that starts while ovs-vswitchd hangs and the node's addresses are gone does not wait for ovs-vswitchd.
 func (c cluster) startsBesideHung(t *testing.T) {
 	must(t, c.AgentKill(labtest.Within(t, time.Minute), node))
 	goOn := c.hang(t)

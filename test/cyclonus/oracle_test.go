@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/policytest"
 )
 
-// Cyclonus has no NetworkPolicies without policyTypes, no unknown fields and no protocols without ports, and takes
-// NotIn for a selector that wants the label to be there (the API does not): its worlds are plain.
+// Cyclonus supports neither NetworkPolicies without policyTypes, nor unknown fields, nor protocols without ports, and
+// its NotIn requires the label to exist (the API's does not): the worlds here are plain.
 func TestOracle(t *testing.T) {
 	judged := [2]int{}
 	policytest.Cases(t, 10000, func(t *testing.T, seed uint64) error {

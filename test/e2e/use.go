@@ -17,7 +17,7 @@ func kubectlCommand(name *string) *cobra.Command {
 		Short: "Run kubectl as the administrator of the cluster",
 		Long: `Run kubectl as the administrator of the cluster. All arguments are kubectl's. It runs on the host
 "control-plane": files in /etc, /opt, /var and /run are that host's.`,
-		DisableFlagParsing: true, // kubectl's flags are not ours; ours stand before the word kubectl
+		DisableFlagParsing: true, // kubectl's flags are not ours; ours precede the word kubectl
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "--help" || args[0] == "-h" {
 				return cmd.Help()

@@ -71,7 +71,7 @@ func Dial[S interface{ Close() }](t testing.TB, o *ovstest.OVS,
 	return s
 }
 
-// Sync makes the switch have the flows, and returns what it changed.
+// Sync applies the flows to the switch, and returns what it changed.
 func Sync[F, C any](t testing.TB, s interface {
 	Sync(context.Context, []F) (C, error)
 }, want []F) C {

@@ -56,7 +56,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// floors are the packages in agent/ that each package there may import. Those that are not listed start all others.
+// floors are the packages in agent/ that each package there may import. Each package there is listed.
 func floors() map[string][]string {
 	return map[string][]string{
 		"desired":     {},
@@ -97,7 +97,7 @@ func TestImportsInsideTheAgentPointDown(t *testing.T) {
 	}
 }
 
-// The OpenFlow library is imported where messages are made, and by what package openflow has inside.
+// The OpenFlow library is imported only by openflow/codec*.go, which make the messages, and by openflow/internal.
 func TestOneDoorToTheOpenFlowLibrary(t *testing.T) {
 	files, _ := goFiles(t)
 	seen := false

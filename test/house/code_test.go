@@ -154,7 +154,7 @@ func packageVars(f goFile) map[*ast.Ident]ast.Expr {
 	return vars
 }
 
-// embedded reports whether the compiler fills the variable from a file. Text of a comment leaves directives out.
+// embedded reports whether the compiler fills the variable from a file. CommentGroup.Text omits directives.
 func embedded(doc *ast.CommentGroup) bool {
 	return doc != nil && strings.HasPrefix(doc.List[len(doc.List)-1].Text, "//go:embed ")
 }
@@ -232,8 +232,8 @@ func changed(files []goFile, dir, name string) bool {
 	return found
 }
 
-// How long something took, or has not happened, is not told by the machine's clock, which may be set: a time.Time that
-// was made of a number has no monotonic part.
+// Durations are not measured with the wall clock, which may be set: a time.Time made from a number has no monotonic
+// reading.
 func TestDurationsAreMonotonic(t *testing.T) {
 	files, set := goFiles(t)
 	isCall := func(n ast.Node, names ...string) (*ast.CallExpr, bool) {

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// The map of the house in docs/development.md has a word for each package, so that a newcomer finds the file from the
-// question.
+// The map in docs/development.md names each package, so that a newcomer with a question finds the file.
 func TestTheMapNamesEachPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "development.md"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The pages name tests as evidence of what they promise: each is there.
+// The pages name tests as evidence of their promises: each test exists.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	files, _ := goFiles(t)
 	tests := map[string]bool{}
@@ -28,7 +28,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	})
 }
 
-// The pages name targets of the Makefile: "make help" has each.
+// The pages name targets of the Makefile: "make help" lists each.
 func TestPagesNameTargetsThatHelpLists(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, "help").CombinedOutput()
 	if err != nil {
@@ -41,7 +41,7 @@ func TestPagesNameTargetsThatHelpLists(t *testing.T) {
 	})
 }
 
-// eachName calls do with what README and docs have of a pattern's first group: of 20 places or more.
+// eachName calls do with the first group of each match of a pattern in README and docs. There must be 20 or more.
 func eachName(t *testing.T, pattern string, do func(page, name string)) {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))

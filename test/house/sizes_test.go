@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// The sizes of functions are golangci-lint's matter: funlen and gocyclo in .golangci.yml.
+// golangci-lint checks the sizes of functions: funlen and gocyclo in .golangci.yml.
 const (
 	maxPackageLines = 2500
 	maxFields       = 15
 )
 
-// product are the files that ship: neither tests nor what only tests use, nor the parts of the build.
+// product are the files that ship: no tests, test tooling or build tooling.
 func product(files []goFile) (out []goFile) {
 	for _, f := range files {
 		top, _, _ := strings.Cut(f.dir, "/")
@@ -36,7 +36,7 @@ func TestPackagesAreNotTooLarge(t *testing.T) {
 	}
 }
 
-// A struct that has methods on its pointer is no plain data: each of them may read and change each field.
+// A struct that has methods on its pointer is not plain data: each of them may read and change each field.
 func TestStructsAreNotTooLarge(t *testing.T) {
 	plain := map[string]string{
 		"Match":    "the fields of an OpenFlow match; a table reads and writes them one by one",

@@ -19,9 +19,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// agentPod makes of node1 what a pod of the agent sees, without kube-proxy on the node: the ServiceAccount that the
-// manifest creates, an address of the API server that does not answer, and the agent's config with another one. It
-// returns a function that runs fairleadctl there.
+// agentPod gives node1 the environment of the agent's pod, without kube-proxy on the node: the ServiceAccount that the
+// manifest creates, an API server address that does not answer, and the agent's config with another one. It returns a
+// function that runs fairleadctl there.
 func (b *bed) agentPod(t *testing.T) (fairleadctl func(args ...string) (string, int)) {
 	t.Helper()
 	h, err := b.Host("node1")
@@ -81,10 +81,11 @@ func TestRootFairleadctlInAgentPod(t *testing.T) {
 		"mtu       ok", "No problems were found."}, "doctor")
 	says(0, []string{"output to the tunnel", "next: it goes to node node2"}, "trace", "a", "default/c")
 	says(0, []string{"this node is node1", "node2"}, "status")
-	// An API server that does not answer is no reason to call the node dead.
+	// An API server that does not answer fails the checks that need it, but not those of the node.
 	says(1, []string{"pod-cidr  check failed", "agent     ok", "ovs       ok", "mtu       ok"},
 		"doctor", "--server=192.0.2.1", "--timeout=8s")
-	// It may not run commands in other agents' Pods. What was not answered in time is unknown as well, but not forever.
+	// The agent may not run commands in other agents' Pods. Checks that time out are unknown as well, but only for a
+	// while.
 	wait(t, time.Minute, func() string {
 		out, _ := fairleadctl("doctor")
 		if _, more, found := strings.Cut(out, "unknown: reach, of other nodes"); !found || strings.Contains(more, "unknown") {

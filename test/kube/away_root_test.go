@@ -88,9 +88,9 @@ func (b *bed) cniWhileAway(t *testing.T) {
 	b.ping(t, "b", "c", 10*time.Second)
 }
 
-// An agent that starts while the API server is unreachable uses the last known inputs: it gets ready, removes nothing,
-// and serves pods.
-func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
+// An agent that starts while the API server is unreachable uses the last known inputs: it becomes ready, removes
+// nothing, and serves pods.
+func TestRootAgentStartsWhileAPIServerUnreachable(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
@@ -106,7 +106,7 @@ func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
 }
 
 // etcd is down: the API server answers with errors.
-func TestRootEtcdAway(t *testing.T) {
+func TestRootEtcdDown(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
@@ -148,7 +148,7 @@ func TestRootForbidden(t *testing.T) {
 	stop()
 }
 
-// The network to the API server is cut for a while; changes of that time are seen afterwards.
+// The network to the API server is cut temporarily; changes made meanwhile are seen afterwards.
 func TestRootWatchCut(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")

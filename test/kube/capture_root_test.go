@@ -34,13 +34,13 @@ type echo struct {
 	v6                          bool
 }
 
-// captured reads a file of packets. It expects them in order.
+// captured reads a capture file, whose packets must be in order on each interface.
 func captured(t *testing.T, data []byte) (interfaces []string, count int, echoes map[echo]bool) {
 	t.Helper()
 	r, err := pcapgo.NewNgReader(bytes.NewReader(data), pcapgo.NgReaderOptions{WantMixedLinkType: true})
 	must(t, err)
 	echoes = map[echo]bool{}
-	last := map[string]time.Time{} // by interface: what a busy node says late is behind what others have said
+	last := map[string]time.Time{} // by interface: packets of a busy node come after newer ones of others
 	for {
 		frame, info, options, err := r.ReadPacketDataWithOptions()
 		if errors.Is(err, io.EOF) {
@@ -80,7 +80,7 @@ func captured(t *testing.T, data []byte) (interfaces []string, count int, echoes
 	return interfaces, count, echoes
 }
 
-// capturing is "fairleadctl capture" that runs.
+// capturing is a running "fairleadctl capture".
 type capturing struct {
 	*exec.Cmd
 	mu   sync.Mutex
@@ -154,8 +154,8 @@ func begin(t *testing.T, cmd *exec.Cmd, out io.Writer) *capturing {
 	return c
 }
 
-// captureTo is "fairleadctl capture" of the pod a, and c at its other end, as one of the administrator's outside of the
-// lab runs it.
+// captureTo returns "fairleadctl capture" of pod a with c as the other end, as an administrator outside of the lab runs
+// it.
 func (b *bed) captureTo(t *testing.T, file string) func(more ...string) *exec.Cmd {
 	t.Helper()
 	args := []string{"capture", "a", "--to=default/c", "--kubeconfig=" + b.outside(t), "-w", file,
@@ -165,8 +165,8 @@ func (b *bed) captureTo(t *testing.T, file string) func(more ...string) *exec.Cm
 	}
 }
 
-// A ping between pods of two nodes is in the file of both pods' interfaces and of both NICs, there in tunnel packets,
-// in both directions, and another pod's is not. Ctrl-C leaves a whole file.
+// A ping between pods of two nodes is captured in both directions, on both pods' interfaces and, in tunnel packets, on
+// both NICs; another pod's ping is not. Ctrl-C leaves a complete file.
 func TestRootCapture(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -202,7 +202,8 @@ func TestRootCapture(t *testing.T) {
 	}
 }
 
-// Each limit ends a capture, which says so and leaves a whole file, and a part of it that cannot be made is an error.
+// Each limit ends a capture, which reports it and leaves a complete file. A part of a capture that cannot be made is an
+// error.
 func TestRootCaptureEnds(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")

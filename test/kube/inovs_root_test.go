@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// withConfig restarts a node's agent with further lines of config.
+// withConfig restarts a node's agent with additional lines of config.
 func (b *bed) withConfig(t *testing.T, node, more string) (back func()) {
 	t.Helper()
 	h, err := b.Host(node)
@@ -48,7 +48,7 @@ func (b *bed) withConfig(t *testing.T, node, more string) (back func()) {
 	return func() { t.Helper(); restart(before) }
 }
 
-// inSwitch is what br-int of node1 has: flows without counters, in order, and groups.
+// inSwitch returns the sorted flows of br-int on node1, without counters, and its groups.
 func (b *bed) inSwitch(t *testing.T) (flows, groups string) {
 	t.Helper()
 	ctx := labtest.Within(t, 20*time.Second)
@@ -59,7 +59,7 @@ func (b *bed) inSwitch(t *testing.T) (flows, groups string) {
 	return flows, groups
 }
 
-// serviceYAML is a Service whose endpoints are the pods with the label app=s.
+// serviceYAML is a Service whose endpoints are the pods with that value of the label app.
 func serviceYAML(name, spec, app string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\n"+
 		"spec: {%s selector: {app: %s}, ports: [{name: http, port: 80, targetPort: 8080}, {name: open, port: 81, targetPort: 8081}, "+
@@ -67,9 +67,9 @@ func serviceYAML(name, spec, app string) string {
 		name, spec, app)
 }
 
-// A node that changes from services: host to ovs says where it sends connections, and why not. When it changes back,
-// Open vSwitch has what it had before: no group and no flow of Services is left. Connections that were open hang, new
-// ones work.
+// On a node that changes from services: host to ovs, fairleadctl reports where connections are sent, and why not
+// elsewhere. When the node changes back, Open vSwitch has its previous state: no group and no flow of Services is left.
+// Connections that were open hang, new ones work.
 func TestRootServicesInOpenVSwitch(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
@@ -145,8 +145,8 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	says([]string{"with services: host, Open vSwitch translates nothing", "output to the gateway"}, "trace", "a", "both:80")
 }
 
-// examined checks what doctor finds of Services: nothing, until an endpoint is on a node that does not exist, and
-// conntrack has no room.
+// examined checks doctor's findings about Services: none, until an endpoint is on a node that does not exist, and until
+// conntrack is full.
 func (b *bed) examined(t *testing.T, admin string) {
 	t.Helper()
 	b.says(t, admin, 0, []string{"services  ok"}, "doctor", "services")
@@ -184,7 +184,7 @@ func differences(before, after string) (out string) {
 	return out
 }
 
-// open connects from a pod to port 81 of a Service, where to repeats what it reads. The function that it returns says
+// open connects from a pod to port 81 of a Service, where pod to echoes what it reads. The returned function reports
 // whether it still does, within a limit.
 func (b *bed) open(t *testing.T, from pod, to, vip string) (echoes func(limit time.Duration) error) {
 	t.Helper()

@@ -64,8 +64,8 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b.ping(t, "d", "a", 20*time.Second)
 }
 
-// The own Node is deleted and recreated with another podCIDR, under a running agent and pods: the node and its peers
-// apply it, and the pod outside podCIDR is reported everywhere; the reported remedy works.
+// A Node is deleted and recreated with another podCIDR while its agent and pods run: the node and its peers apply it,
+// the pod outside podCIDR is reported everywhere, and the reported remedy works.
 func TestRootPodCIDRChanged(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -150,7 +150,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	stop()
 }
 
-// measures waits until a node's agent has a metric with its value, which may come after the Event about the same.
+// measures waits until a node's agent has a metric with its value, which may be updated after the corresponding Event.
 func (b *bed) measures(t *testing.T, node, series string) {
 	t.Helper()
 	wait(t, time.Minute, func() string {
@@ -207,7 +207,7 @@ func (b *bed) node(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-// podCIDRs waits until the node has one.
+// podCIDRs waits until the node has an assigned podCIDR.
 func (b *bed) podCIDRs(t *testing.T, name string) {
 	t.Helper()
 	wait(t, time.Minute, func() string {

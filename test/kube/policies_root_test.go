@@ -24,10 +24,10 @@ metadata: {name: deny}
 spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 `
 
-// An agent starts without the API server, and Open vSwitch without flows: what was saved of policies is in force, and
-// pods are added. Without that file they are not known: what Open vSwitch enforces stays in force. If that has started
-// without flows, nothing passes. No pod is added, or, with policyStart: closed, only the node reaches those that Open
-// vSwitch has no flows for. With the API server everything works again.
+// An agent starts without the API server, and Open vSwitch without flows: the saved policies are in force, and pods are
+// added. Without that file policies are not known: what Open vSwitch enforces stays in force; if it has started without
+// flows, nothing passes. No pod is added or, with policyStart: closed, only the node reaches pods that Open vSwitch has
+// no flows for. Once the API server is back, everything works again.
 func TestRootPoliciesUnknown(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node1")
@@ -58,7 +58,7 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	b.says(t, admin, 0, []string{"policies  ok"}, "doctor", "policies")
 	b.seen(t, "c")
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
-	b.datapathFollows(t, "node1") // that nothing has arrived for a moment is no sign of it
+	b.datapathFollows(t, "node1") // a moment without arrivals does not prove it
 	before := arrived.Load()
 
 	b.restartKnowing(t)
@@ -106,7 +106,7 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	arrives(true, "when the policy has gone")
 }
 
-// datapathFollows waits until a node's datapath has followed the tables, as they are now.
+// datapathFollows waits until a node's datapath reflects the current flow tables.
 func (b *bed) datapathFollows(t *testing.T, node string) {
 	t.Helper()
 	_, err := b.NodeExec(labtest.Within(t, time.Minute), node, "ovs-appctl", "revalidator/wait")
@@ -194,10 +194,10 @@ func (b *bed) unreachable(t *testing.T, from, to string) {
 	}
 }
 
-// refusesADD expects that the ADD of pod c is answered with code 11, by which the runtime tries again, and why.
+// refusesADD expects that the ADD of pod c fails with code 11, which makes the runtime retry, and this reason.
 func (b *bed) refusesADD(t *testing.T, why string) {
 	t.Helper()
-	wait(t, 10*time.Second, func() string { // for the reason: the plugin has it from a file, soon after the agent
+	wait(t, 10*time.Second, func() string { // for the reason: the shim reads it from a file that lags behind the agent
 		out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
 		if err == nil || !strings.Contains(out, `"code": 11`) && !strings.Contains(err.Error(), `"code": 11`) {
 			t.Errorf("ADD: %s, %v, want code 11 and %q", out, err, why)
@@ -210,8 +210,8 @@ func (b *bed) refusesADD(t *testing.T, why string) {
 	})
 }
 
-// stream sends datagrams from one pod to another until the test ends, 200 a second, and counts both, those
-// that are sent and those that arrive.
+// stream sends datagrams from one pod to another until the test ends, 200 a second, and counts those sent and those
+// that arrive.
 func (b *bed) stream(t *testing.T, from, to string) (sent, arrived *atomic.Int64) {
 	t.Helper()
 	p := b.pod(t, to)

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pods created through the API reach each other, on one node and across nodes, in both families; their addresses are of
-// their node's podCIDRs and in the API.
+// Pods created through the API reach each other, on one node and across nodes, in both families; their addresses are
+// from their node's podCIDRs and in the API.
 func TestRootPodsTalk(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -76,7 +76,7 @@ func TestRootServices(t *testing.T) {
 	for _, vip := range vips {
 		for from, do := range map[string]func(func() error) error{"pod a": a.do, "node1": node.Do} {
 			seen := map[string]bool{}
-			wait(t, 30*time.Second, func() string { // until kube-proxy has it, with both: the second may come later
+			wait(t, 30*time.Second, func() string { // until kube-proxy has both backends: the second may come later
 				who, err := call(do, vip)
 				if err != nil {
 					return err.Error()
@@ -111,7 +111,7 @@ func TestRootPodReachesTheAPI(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1")
 	a := b.pod(t, "a")
-	wait(t, time.Minute, func() string { // an API server that was started is no endpoint of its Service at first
+	wait(t, time.Minute, func() string { // a restarted API server is not an endpoint of its Service at first
 		var conn net.Conn
 		err := a.do(func() (err error) {
 			conn, err = net.DialTimeout("tcp", "10.96.0.1:443", 10*time.Second)

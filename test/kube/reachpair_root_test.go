@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// Commands in the Pods of agents say from outside of the nodes whether pods of two nodes reach each other: which of
-// both directions does not work, and that an agent is dead is no such fault.
+// By commands in the agents' Pods, fairleadctl reports from outside the nodes whether pods of two nodes reach each
+// other, and which direction does not work. A dead agent is not such a fault.
 func TestRootReach(t *testing.T) {
 	b := cluster(t)
 	b.forgetEvents(t)
@@ -86,7 +86,7 @@ func (b *bed) nft(t *testing.T, command string) {
 	must(t, err)
 }
 
-// kubeconfigAt is the administrator's, on a host.
+// kubeconfigAt is the administrator's kubeconfig on a host.
 func (b *bed) kubeconfigAt(t *testing.T, host string) string {
 	if host == underlay.ControlPlane {
 		return b.plane.AdminKubeconfig()
@@ -94,7 +94,7 @@ func (b *bed) kubeconfigAt(t *testing.T, host string) string {
 	return b.adminHere(t, host)
 }
 
-// configured makes the ConfigMap from which fairleadctl knows that agents probe: the defaults.
+// configured creates the ConfigMap from which fairleadctl knows that agents probe, with the defaults.
 func (b *bed) configured(t *testing.T) {
 	t.Helper()
 	_, err := b.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{
@@ -107,7 +107,8 @@ func (b *bed) configured(t *testing.T) {
 	})
 }
 
-// agentPods makes Pods of the agents, which run as programs of the lab, and kubelets that run commands in them.
+// agentPods creates Pods for the agents, which run as processes of the lab, and fakes the kubelets that run commands in
+// them.
 func (b *bed) agentPods(t *testing.T) {
 	t.Helper()
 	const port = 10250

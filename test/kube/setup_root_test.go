@@ -197,7 +197,7 @@ func (b *bed) addPods(t *testing.T, pods ...string) {
 	must(t, b.WaitPods(labtest.Within(t, 40*time.Second)))
 }
 
-// pod is where a pod is: its node, its network namespace there and its addresses.
+// pod locates a pod: its node, its network namespace there and its addresses.
 type pod struct {
 	name  string
 	host  host.Host
@@ -220,7 +220,7 @@ func (b *bed) pod(t *testing.T, name string) pod {
 	return p
 }
 
-// ping expects a reply from every address of the pod to, at most limit from now.
+// ping expects a reply from every address of the pod to within limit.
 func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 	t.Helper()
 	for _, ip := range b.pod(t, to).ips {
@@ -298,12 +298,13 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	}
 }
 
-// cniCosts is how many packets cniWhileAway may cost: on the userspace datapath an interface that comes or goes may
-// cost one of a tunnel (docs/restarts.md), seen in 6 of 100 changes with a packet each 2.5 ms. follows costs none.
+// cniCosts is the number of packets that cniWhileAway may cost: on the userspace datapath adding or removing an
+// interface may cost one tunnel packet (docs/restarts.md), seen in 6 of 100 changes with a packet every 2.5 ms. follows
+// costs none.
 const cniCosts = 1
 
-// steady pings from one pod to another, ten times a second, until the returned function is called, which expects every
-// ping answered that was sent before one that was, except mayLose, no two in a row.
+// steady pings from one pod to another, ten times a second, until the returned function is called, which expects that
+// all pings sent before the last answered one were answered, except mayLose, no two of them in a row.
 func (b *bed) steady(t *testing.T, from, to string, mayLose int) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)
@@ -352,7 +353,7 @@ func (b *bed) steady(t *testing.T, from, to string, mayLose int) (stop func()) {
 	}
 }
 
-// lines is what a program that runs has written.
+// lines is the output of a running program.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -370,7 +371,7 @@ func (l *lines) text() string {
 	return l.b.String()
 }
 
-// answered are the numbers of the pings that were.
+// answered are the sequence numbers of the answered pings.
 func (l *lines) answered() (all []int) {
 	for line := range strings.Lines(l.text()) {
 		if _, after, ok := strings.Cut(line, " icmp_seq="); ok && strings.Contains(line, " bytes from ") && strings.HasSuffix(line, "\n") {

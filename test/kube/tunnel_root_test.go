@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// A Service whose backends are no pods: port 6081 is the tunnel's.
+// A Service whose backends are not pods: port 6081 is the tunnel's.
 const farService = `apiVersion: v1
 kind: Service
 metadata: {name: far}
@@ -30,8 +30,8 @@ endpoints: [{addresses: ["%[3]s"]}]
 ports: [{name: tunnel, port: 6081, protocol: UDP}, {name: other, port: 6082, protocol: UDP}]
 `
 
-// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked.
-// Nor does one of another node, by this one.
+// A pod cannot send tunnel packets through a Service either, although kube-proxy's own rules accept what it has marked.
+// Nor can a pod of another node, through this one.
 func TestRootNoTunnelThroughAService(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "z@node2")
@@ -62,7 +62,7 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 		for i, family := range []string{"IPv4", "IPv6"} {
 			node := underlay.Dual.NodeAddrs(1)[i].Addr().String()
 			ways := [][4]string{{"a", node, "30081", "30082"}, {"a", vips[i], "6081", "6082"}}
-			if mode == "iptables" { // in the other a NodePort is at the node's first address alone, where no tunnel leads
+			if mode == "iptables" { // nftables: NodePorts only at the first address, where no tunnel leads
 				gateway := netip.MustParsePrefix(b.node(t, "node1").Spec.PodCIDRs[i]).Addr().Next().String()
 				ways = append(ways, [4]string{"z", gateway, "30081", "30082"})
 			}
@@ -87,8 +87,8 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 	}
 }
 
-// translates waits until node1's kube-proxy has rules of its mode for the Service far. Those that kube-proxy left in
-// another mode translate as well, until the one that starts has removed them.
+// translates waits until node1's kube-proxy has rules of its mode for the Service far. Rules left by kube-proxy in the
+// other mode also translate, until the starting kube-proxy has removed them.
 func (b *bed) translates(t *testing.T, mode string) {
 	t.Helper()
 	service, lists := "default/far:tunnel", []string{"iptables-save -t nat", "ip6tables-save -t nat"}
@@ -120,7 +120,7 @@ func (b *bed) say(t *testing.T, pod, to, what string) {
 	}))
 }
 
-// hear says what is missing when what does not come within limit.
+// hear returns what is missing if what does not arrive within limit.
 func hear(ear net.PacketConn, limit time.Duration, what string) (missing string) {
 	_ = ear.SetReadDeadline(time.Now().Add(limit))
 	for b := make([]byte, 256); ; {

@@ -10,15 +10,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// The userspace datapath cannot use a tunnel whose way out is an interface that is not Open vSwitch's. The node's agent
-// says so wherever people look, and nothing suggests that all is well.
+// The userspace datapath cannot use a tunnel whose egress interface is not Open vSwitch's. The node's agent reports
+// this in Events, metric and log, and to doctor and status; nothing suggests that the tunnel works.
 func TestRootTunnelThatCannotWork(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
 	b.ping(t, "a", "c", 20*time.Second)
 	fairleadctl := b.agentPod(t)
 	ctx := labtest.Within(t, 3*time.Minute)
-	t.Cleanup(func() { // Open vSwitch that starts gets its bridge with the node's addresses again
+	t.Cleanup(func() { // starting Open vSwitch restores its bridge with the node's addresses
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, err := b.NodeExec(ctx, "node1", "ip", "link", "del", "mv0")
@@ -39,8 +39,8 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		echo "$gateways" | while read -r _ via gateway _; do ip route replace default $via $gateway dev mv0; done`)
 	must(t, err)
 	b.event(t, "node1", "TunnelUnusable", "pods of other nodes are not reached", "this node's address is on mv0", "noEncap")
-	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node. That one's
-	// agent writes the same Event, when it has heard nothing for some time.
+	// The probes find the same, and the agent of a Node without a tunnel reports it on that Node, not on the other one.
+	// The other one's agent writes the same Event once it has received nothing for some time.
 	b.event(t, "node1", "PodsNotReached", "this node's address is on mv0")
 	for _, c := range []struct {
 		code  int
@@ -64,7 +64,7 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 	if log := b.log(t, "node1"); !strings.Contains(log, "this node's address is on mv0") {
 		t.Error("the log does not say it")
 	}
-	// It is so.
+	// The tunnel indeed does not work.
 	if _, err := b.PodExec(ctx, "default/a", "ping", "-c2", "-W1", b.pod(t, "c").ips[0].String()); err == nil {
 		t.Error("the tunnel works")
 	}

@@ -145,7 +145,7 @@ func GetCRIO(ctx context.Context, progress io.Writer) (string, error) {
 	const module = "github.com/cri-o/cri-o"
 	return kept(ctx, progress, thing{name: "crio", module: "test/crio", packages: []string{"load"},
 		cost: "1 to 6 minutes; needs a C compiler", build: func(b builder) error {
-			// Without these, it needs C libraries, for signed images and a file system that nodes do not have.
+			// Without these tags it needs C libraries, for signed images and for btrfs, which nodes do not have.
 			b.tags = "containers_image_openpgp,exclude_graphdriver_btrfs"
 			return errors.Join(b.program("crio", module+"/cmd/crio"), b.program("load", "./load"),
 				b.c("pinns", module, "pinns/src"))
@@ -164,7 +164,7 @@ func GetHelm(ctx context.Context, progress io.Writer) (string, error) {
 type thing struct {
 	name     string
 	module   string   // its directory, below the root of the repository
-	goMod    string   // instead of its go.mod, beside it; empty: that
+	goMod    string   // used instead of the go.mod beside it; empty: go.mod
 	packages []string // whose source, with go.mod and go.sum, is hashed
 	cost     string   // duration of the build, for users who wait
 	build    func(builder) error
@@ -202,7 +202,7 @@ func Find(name string) (string, error) {
 	}
 	for _, dir := range []string{cwd, filepath.Dir(program)} {
 		for ; ; dir = filepath.Dir(dir) {
-			// Other repositories may have a build and a test, too.
+			// Other repositories may have folders of these names, too.
 			if exists(filepath.Join(dir, source, "go.mod")) && exists(filepath.Join(dir, name)) {
 				return filepath.Join(dir, name), nil
 			}

@@ -75,7 +75,7 @@ func TestRootCommandLine(t *testing.T) {
 	check("", "", 0, "runner", "start")
 }
 
-// Ctrl-C during up leaves nothing, and up reports that.
+// Ctrl-C during up removes everything that exists so far, and up reports the interruption.
 func TestRootInterruptedUp(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")

@@ -11,7 +11,7 @@ func runLab(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
 	cmd := root()
 	var out bytes.Buffer
-	cmd.SetArgs(append([]string{}, args...)) // nil would be those of the test
+	cmd.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
@@ -79,7 +79,7 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// Every command has a description, and the longer ones their usage.
+// Every command has a description and prints its usage. Only hidden commands are missing from the list.
 func TestHelp(t *testing.T) {
 	out, err := runLab(t, "")
 	if err != nil {

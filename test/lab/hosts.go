@@ -47,7 +47,7 @@ It is ended when the pod is.`,
 	}
 }
 
-// oneThenCommand expects the command after "--": its flags are not ours.
+// oneThenCommand expects the command after "--", so that its flags are not parsed as lab's.
 func oneThenCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {

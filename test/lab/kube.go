@@ -18,7 +18,7 @@ func kubectlCommand(dir *string) *cobra.Command {
 		Long: `Run kubectl as the administrator of the lab's cluster. All arguments are kubectl's. It runs on the
 host "control-plane": files in /run are that host's.`,
 		Example: "  lab kubectl get nodes,pods -A -o wide\n  lab --name b kubectl describe node node1",
-		// kubectl's flags are not ours. Ours precede the word kubectl.
+		// kubectl parses its own flags. Those of lab precede the word kubectl.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "--help" || args[0] == "-h" {

@@ -1,5 +1,5 @@
-// Command lab runs the Fairlead nodes of a cluster on one machine, for trying things out and for tests. The
-// implementation is package lab; this package has the commands and flags.
+// Command lab runs the Fairlead nodes of a cluster on one machine, for experiments and for tests. The implementation is
+// package lab; this package has the commands and flags.
 package main
 
 import (
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// errTold ends the program with exit code 1 where the output has the reason.
+// errTold ends the program with exit code 1 if the output already has the reason.
 var errTold = errors.New("reported already")
 
 func root() *cobra.Command {

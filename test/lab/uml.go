@@ -122,7 +122,7 @@ func here(argv []string) error {
 	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// withShell runs a script with the shell, as shells do, if it is only readable or does not name its interpreter.
+// withShell runs a script with sh, as shells do, if it is not executable or has no #! line.
 func withShell(argv []string) []string {
 	info, err := os.Stat(argv[0])
 	if err != nil || !info.Mode().IsRegular() {

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/uml/kernel"
 )
 
-// buildAll builds lab, agent and plugin for one test, which needs no root but what takes minutes to build, and returns
-// the path of lab.
+// buildAll builds lab, agent and plugin for one test, and the guest's kernel, which takes minutes unless it is cached.
+// It returns the path of lab. The test needs no root.
 func buildAll(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -41,7 +41,7 @@ func TestRootNothingIsLeft(t *testing.T) {
 	}
 }
 
-// ip resolves the namespaces of interfaces' peers, and complains about each that ends at that moment, with exit code 0.
+// ip resolves the peer namespaces of interfaces, and complains, with exit code 0, about each that is deleted meanwhile.
 func TestRootNamespacesThatEnd(t *testing.T) {
 	a, b := New(t), New(t)
 	Veth(a, "left", b, "right")

@@ -114,9 +114,9 @@ func changeOf(o *unstructured.Unstructured, what string) Change {
 	return Change{Object: strings.ToLower(gk.String()) + "/" + o.GetName(), What: what}
 }
 
-// Apply makes the objects of a manifest that the label selector chooses be as they are there, as "kubectl apply
-// --server-side --force-conflicts -l SELECTOR" does, and waits until the definitions among them are served. Like it,
-// it continues after an error.
+// Apply applies the objects of a manifest that the label selector matches, as "kubectl apply --server-side
+// --force-conflicts -l SELECTOR" does, and waits until the definitions among them are served. Like kubectl, it
+// continues after an error.
 func (c *Client) Apply(ctx context.Context, manifest []byte, selector string) ([]Change, error) {
 	objects, err := read(manifest, selector)
 	if err != nil {
@@ -171,8 +171,8 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) (what 
 	}
 }
 
-// equal compares two states of the object that a manifest has as o, without what says who has written them, and when,
-// and without what controllers write meanwhile: the status and annotations that o does not have.
+// equal compares two states of the object o of a manifest. It ignores who has written them and when, and what
+// controllers write meanwhile: the status, and annotations that o does not have.
 func equal(o, a, b *unstructured.Unstructured) bool {
 	_, status := o.Object["status"]
 	for _, s := range []*unstructured.Unstructured{a, b} {
@@ -182,7 +182,7 @@ func equal(o, a, b *unstructured.Unstructured) bool {
 		annotations := s.GetAnnotations()
 		maps.DeleteFunc(annotations, func(key, _ string) bool { _, has := o.GetAnnotations()[key]; return !has })
 		if len(annotations) == 0 {
-			annotations = nil // as where there were none
+			annotations = nil // as if there were none
 		}
 		s.SetAnnotations(annotations)
 		if !status {
@@ -192,7 +192,7 @@ func equal(o, a, b *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
-// read returns the objects of a manifest that the label selector chooses, one at least.
+// read returns the objects of a manifest that the label selector matches, at least one.
 func read(manifest []byte, selector string) ([]*unstructured.Unstructured, error) {
 	choice, err := labels.Parse(selector)
 	if err != nil {
@@ -283,7 +283,7 @@ func poll(ctx context.Context, call func() (done bool, err error)) error {
 	}
 }
 
-// Delete requests the deletion of the objects of a manifest that the label selector chooses, and does not wait for it.
+// Delete requests the deletion of the objects of a manifest that the label selector matches, and does not wait for it.
 // An object that does not exist is no error.
 func (c *Client) Delete(ctx context.Context, manifest []byte, selector string) ([]Change, error) {
 	objects, err := read(manifest, selector)
@@ -315,8 +315,8 @@ func background() metav1.DeleteOptions {
 	return metav1.DeleteOptions{PropagationPolicy: &policy}
 }
 
-// Remove deletes objects of a resource (see Resource) and waits until they are gone. The namespace of those of the
-// cluster is "".
+// Remove deletes objects of a resource (see Resource) and waits until they are gone. The namespace of cluster-scoped
+// objects is "".
 func (c *Client) Remove(ctx context.Context, resource, namespace string, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -329,7 +329,7 @@ func (c *Client) Remove(ctx context.Context, resource, namespace string, names .
 	return nil
 }
 
-// RemoveAll does what Remove does with all objects that the label selector chooses.
+// RemoveAll does what Remove does with all objects that the label selector matches.
 func (c *Client) RemoveAll(ctx context.Context, resource, namespace, selector string) error {
 	list, err := c.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {

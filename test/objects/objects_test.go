@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What a controller writes between two looks at an object is no change of who applies it.
+// What a controller writes between two reads of an object does not count as a change by Apply.
 func TestEqual(t *testing.T) {
 	read := func(text string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{}

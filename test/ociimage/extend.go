@@ -12,7 +12,7 @@ import (
 
 // Extend writes an archive of the image in the archive base, with another tag and with further files, which replace
 // those of the same path. base has one image, uncompressed, in the format of "docker save". The result contains what
-// base does not: import base before.
+// base does not: import base first.
 func Extend(path, base, tag string, files []File) error {
 	below, err := readBase(base)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// An image that is extended has the layers of the one below, which stay where they are, and one more.
+// An extended image has the layers of its base, which are not copied, and one more.
 func TestExtend(t *testing.T) {
 	dir := t.TempDir()
 	base, path := filepath.Join(dir, "base.tar"), filepath.Join(dir, "more.tar")

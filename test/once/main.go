@@ -1,6 +1,6 @@
-// Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, the Kubernetes programs, Helm, Multus and containerd, and another release of Open vSwitch. Tests
-// would build them as well, but the output of a running test is not visible.
+// Command once builds what takes minutes and is built once per machine (package onetime): the kernel in which tests
+// run, the Kubernetes programs, Helm, Multus and containerd, and another release of Open vSwitch. Tests would build
+// them as well, but the output of a running test is not visible.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package onetime keeps what takes minutes to build and seldom changes, such as the kernel that tests run in, so that
-// it is built once on a machine.
+// Package onetime keeps build results that take minutes and rarely change, such as the kernel that tests run in, so
+// that each is built once per machine.
 //
 // A build is in ${XDG_CACHE_HOME:-~/.cache}/fairlead/NAME-HASH, HASH being that of all inputs of the build. A directory
 // of that name is complete: it is built in NAME-HASH.partial…, and renamed when all of it is on the disk. A builder

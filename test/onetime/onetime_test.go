@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// childDir in the environment makes the test binary a builder in that cache.
+// childDir is the environment variable that makes the test binary a builder, in the cache that it names.
 const childDir = "FAIRLEAD_ONETIME_CHILD"
 
 func TestMain(m *testing.M) {
@@ -103,7 +103,7 @@ func TestTwoProcessesBuildOnce(t *testing.T) {
 	one, oneOut := start(t, dir)
 	eventually(t, "build", func() bool { return builders(beside) == 1 })
 	two, twoOut := start(t, dir)
-	// The second must have time to start a build, so that the mistake is seen.
+	// Give the second process time to start a build, so that a missing lock is detected.
 	time.Sleep(500 * time.Millisecond)
 	touch(t, filepath.Join(beside, "go"))
 	if err := errors.Join(one.Wait(), two.Wait()); err != nil {
@@ -178,7 +178,7 @@ func TestOtherKeysAreRemovedWhenUnused(t *testing.T) {
 	}
 }
 
-// told is what was written so far, and calls whenAll when it has all of the texts.
+// told collects the output, and calls whenAll when it contains all of the texts.
 type told struct {
 	bytes.Buffer
 	texts   []string
@@ -200,7 +200,7 @@ func TestProgressAndTheWaitThatEnds(t *testing.T) {
 	out := &told{texts: []string{"thing: building for ", "thing: another process builds it: waiting for "}, whenAll: giveUp}
 	_, err := c.get(t.Context(), "thing", nil, out, func(_ context.Context, _ string, progress io.Writer) error {
 		fmt.Fprintln(progress, "some two minutes")
-		// While this one builds, another gives up, when both have reported.
+		// A second get waits for this build; it is cancelled when both have reported their progress.
 		if _, err := c.get(waiting, "thing", nil, progress, ok); !errors.Is(err, context.Canceled) {
 			t.Errorf("waiting for the lock: %v, want that of its context", err)
 		}

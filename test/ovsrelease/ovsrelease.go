@@ -21,19 +21,19 @@ import (
 	"github.com/fairlead-cni/fairlead/test/onetime"
 )
 
-// variable is the environment variable with the release that has to run: two numbers, such as 3.5.
+// variable is the environment variable with the required release: two numbers, such as 3.5.
 const variable = "FAIRLEAD_TEST_OVS"
 
 //go:embed debian.sh
 var debian string
 
-// suites are the Debian of each release.
+// suites maps each release to the Debian suite that has it.
 func suites() map[string]string { return map[string]string{"3.5": "trixie"} }
 
-// Releases are those that Get knows.
+// Releases are the releases that Get can download.
 func Releases() []string { return slices.Sorted(maps.Keys(suites())) }
 
-// Get returns the directory of a release. It is downloaded once on a machine.
+// Get returns the directory of a release. It is downloaded once per machine.
 func Get(ctx context.Context, release string, progress io.Writer) (string, error) {
 	suite := suites()[release]
 	if suite == "" {
@@ -50,17 +50,16 @@ func Get(ctx context.Context, release string, progress io.Writer) (string, error
 	return onetime.Get(ctx, "ovs-"+release, []byte(debian), progress, unpack)
 }
 
-// Environ is what the environment has to say for the release in dir, that of Get.
+// Environ is the environment for the release in dir, as returned by Get.
 func Environ(release, dir string) map[string]string {
 	path := filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")
 	return map[string]string{"PATH": path, "OVS_PKGDATADIR": dir, variable: release}
 }
 
-// Wanted is the release that has to run; empty if any may.
+// Wanted is the required release; empty if any is accepted.
 func Wanted() string { return os.Getenv(variable) }
 
-// Verify takes the answer of a daemon to "ovs-appctl version", and returns an error if that is not the release that has
-// to run.
+// Verify takes a daemon's answer to "ovs-appctl version", and returns an error if that is not the required release.
 func Verify(version string) error {
 	want := Wanted()
 	if want != "" && !strings.Contains(version, "(Open vSwitch) "+want+".") {

@@ -23,7 +23,7 @@ type Daemon struct {
 	exited  chan struct{} // closed when process has been reaped
 }
 
-// PID is the process ID of the running daemon, 0 when it is down.
+// PID is the process ID of the daemon, 0 if it is not running.
 func (d *Daemon) PID() int {
 	if d.process == nil {
 		return 0
@@ -100,7 +100,7 @@ func (d *Daemon) spawn() error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // the reason of the exit is in its log
+			_ = cmd.Wait() // the daemon's log has the reason
 		}
 	}()
 	if err := <-started; err != nil {

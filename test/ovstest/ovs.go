@@ -45,8 +45,8 @@ func UnderTest(t testing.TB) Datapath {
 	}
 }
 
-// Pause is the time between two looks at what is waited for. A look often starts programs, which a guest takes 25 ms of
-// its one processor for: there the pause is long enough for others to work.
+// Pause is the interval at which tests poll a condition. A poll often starts programs, each of which takes 25 ms of a
+// guest's only CPU: there the interval leaves time for other processes.
 func Pause(t testing.TB) time.Duration {
 	t.Helper()
 	if UnderTest(t) == System {
@@ -58,8 +58,8 @@ func Pause(t testing.TB) time.Duration {
 // ElsewhereMark is in the message of UserspaceOnly, KernelOnly and LinuxFrom: such a test has run in another pass.
 const ElsewhereMark = "only in another pass: "
 
-// UserspaceOnly ends a test where System is under test. It is for tests that would show nothing there that they do not
-// show on Netdev, or cannot run there; why is the reason. It comes first in a test, before anything is started.
+// UserspaceOnly skips a test if System is under test. It is for tests that cover nothing there that they do not cover
+// on Netdev, or that cannot run there; why is the reason. Call it first in a test, before anything is started.
 // test/summary does not count such tests as skipped.
 func UserspaceOnly(t testing.TB, why string) {
 	t.Helper()
@@ -68,7 +68,7 @@ func UserspaceOnly(t testing.TB, why string) {
 	}
 }
 
-// KernelOnly ends a test where Netdev is under test, as UserspaceOnly does on System.
+// KernelOnly skips a test if Netdev is under test, as UserspaceOnly does on System.
 func KernelOnly(t testing.TB, why string) {
 	t.Helper()
 	if UnderTest(t) == Netdev {
@@ -76,8 +76,8 @@ func KernelOnly(t testing.TB, why string) {
 	}
 }
 
-// LinuxFrom ends a test where the kernel is older than major.minor, the first with what the test is about. The pass on
-// the newest kernel has it; make test-kernel LINUX=6.1 may not.
+// LinuxFrom skips a test on kernels older than major.minor, the first that supports what is tested. The pass on the
+// newest kernel does; make test-kernel LINUX=6.1 may not.
 func LinuxFrom(t testing.TB, major, minor int, what string) {
 	t.Helper()
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -168,7 +168,7 @@ func Start(t testing.TB, opt Options) *OVS {
 	return o
 }
 
-// NameSocket has the ovs-vswitchd that runs take commands where that of a node does as well (ovs-vswitchd.PID.ctl).
+// NameSocket links the name that the control socket has on a node (ovs-vswitchd.PID.ctl) to that of this ovs-vswitchd.
 func (o *OVS) NameSocket() {
 	o.t.Helper()
 	name := fmt.Sprintf("ovs-vswitchd.%d.ctl", o.Vswitchd.PID())
@@ -217,15 +217,15 @@ func (o *OVS) stop() {
 	}
 }
 
-// patience is how long daemons and tools may take. Most take milliseconds; a busy machine stands still for seconds, and
-// an ovs-vswitchd in User-Mode Linux more than once.
+// patience is how long daemons and tools may take. Most take milliseconds; a busy machine can stall for seconds, and an
+// ovs-vswitchd in User-Mode Linux more than once.
 const patience = time.Minute
 
-// toolLimit has a tool itself say that it takes too long, shortly before it would be killed.
+// toolLimit makes a tool itself report the timeout, shortly before it would be killed.
 const toolLimit = "--timeout=55"
 
 // Run runs one of the Open vSwitch tools against this instance and returns its output. The tool is killed after
-// patience: without a limit each of them can hang forever on a switch that does not answer.
+// patience: without a limit it can hang forever on a switch that does not answer.
 func (o *OVS) Run(tool string, args ...string) (string, error) {
 	switch tool {
 	case "ovs-vsctl":
@@ -258,8 +258,8 @@ func (o *OVS) mustRun(tool string, args ...string) string {
 // Ctl runs ovs-vsctl.
 func (o *OVS) Ctl(args ...string) string { o.t.Helper(); return o.mustRun("ovs-vsctl", args...) }
 
-// Appctl runs a command of ovs-vswitchd(8), as ovs-appctl does, and returns what it prints. It asks over the control
-// socket: tests trace thousands of packets.
+// Appctl runs a command of ovs-vswitchd(8), as ovs-appctl does, and returns its output. It uses the control socket
+// directly instead of starting a program: tests trace thousands of packets.
 func (o *OVS) Appctl(command string, args ...string) string {
 	o.t.Helper()
 	text, err := o.appctl("ovs-vswitchd", command, args)

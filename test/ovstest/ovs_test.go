@@ -48,7 +48,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A test that has to run on a release that is not there fails: it does not run on another.
+// A test that requires an Open vSwitch release that is not installed fails, and does not run on another.
 func TestAnotherRelease(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDummy$")
 	cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_OVS=1.0")

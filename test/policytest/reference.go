@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// Allowed says what the specifications of NetworkPolicy and ClusterNetworkPolicy want for the pod self: as the source
-// of c, if egress, or else as its destination.
+// Allowed is the verdict of the specifications of NetworkPolicy and ClusterNetworkPolicy for the pod self: as the
+// source of c, if egress, or else as its destination.
 func (w World) Allowed(c Connection, egress bool) bool {
 	self, peer := w.PodAt(c.To), c.From
 	if egress {
@@ -70,7 +70,7 @@ func (w World) PodAt(a netip.Addr) *corev1.Pod {
 	return nil
 }
 
-// accepts is one rule of a NetworkPolicy. What is not understood in it makes it accept nothing.
+// accepts evaluates one rule of a NetworkPolicy. If any part of it is not understood, it accepts nothing.
 func (w World) accepts(namespace string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
 	c Connection, peer netip.Addr) bool {
 	hit := len(peers) == 0
@@ -184,7 +184,7 @@ func (w World) action(r v1alpha2.ClusterNetworkPolicyEgressRule, c Connection,
 	return ""
 }
 
-// answer orders what parts of a rule say: one that is unclear makes the whole rule so.
+// answer is the result of a part of a rule, in rising order: one that is unclear makes the whole rule unclear.
 type answer int
 
 const (
@@ -248,7 +248,7 @@ func (w World) protocol(p v1alpha2.ClusterNetworkPolicyProtocol, c Connection) a
 	return unclear
 }
 
-// matches is a selector as the API documents it: NotIn also selects what does not have the label.
+// matches evaluates a selector as the API documents it: NotIn also selects objects without the label.
 func matches(s metav1.LabelSelector, labels map[string]string) bool {
 	for k, v := range s.MatchLabels {
 		if have, ok := labels[k]; !ok || have != v {

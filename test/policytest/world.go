@@ -35,12 +35,12 @@ type Connection struct {
 // Random makes worlds and connections.
 type Random struct {
 	*rand.Rand
-	// Plain leaves out what others understand differently: ClusterNetworkPolicies, NotIn for labels that an object does
-	// not have, rules that are not understood, policies without policyTypes.
+	// Plain leaves out what other implementations interpret differently: ClusterNetworkPolicies, NotIn for labels that
+	// an object does not have, rules that are not understood, policies without policyTypes.
 	Plain bool
 }
 
-// New returns the same for the same seed.
+// New returns the same sequence for the same seed.
 func New(seed uint64, plain bool) Random { return Random{rand.New(rand.NewPCG(seed, 0)), plain} }
 
 func (r Random) often(percent int) bool { return r.IntN(100) < percent }

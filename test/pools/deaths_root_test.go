@@ -30,7 +30,7 @@ func (b *bed) pendingReleases(t *testing.T) []string {
 
 // A DEL does not wait for an API server that is unreachable. The pod's addresses are released once it is reachable
 // again, by the agent that runs then.
-func TestRootDELWhileAPIServerIsAway(t *testing.T) {
+func TestRootDELWhileAPIServerUnreachable(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("away", 4, 10, "110", "119"), poolYAML("away6", 6, 10, "1100", "110f"),
 		podYAML("a", node, `ippools: "away,away6"`), podYAML("routed", node))
@@ -46,7 +46,7 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 	if files := b.pendingReleases(t); len(files) != 1 {
 		t.Errorf("pending releases are %v, want one file, of a", files)
 	}
-	// The agent dies between its removal of the port and of the interface: what was deleted does not get its record back.
+	// The agent dies between removing the port and the interface: the record of what was deleted is not restored.
 	wait(t, 20*time.Second, func() string {
 		if out, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "ovs-vsctl", "port-to-br", host); err == nil {
 			return "the port is still on " + out
@@ -203,7 +203,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	b.apply(t, allocation("192.168.110.115", "gone", "/run/netns/gone", boot), allocation("192.168.110.116", "before", rec.Netns, "other"),
 		allocation("192.168.110.117", "lives", rec.Netns, boot), allocation("192.168.110.118", "unknown", "", ""))
 	b.dieInADDs(t)
-	b.restart(t) // checks at its start, and then every 20 s as long as a record is suspect
+	b.restart(t) // checks at its start, and then every agent.reconcile
 	wait(t, 90*time.Second, func() string {
 		held := strings.Join(b.held(t), ", ")
 		for _, dead := range []string{"192.168.110.115", "192.168.110.116", "annotated/"} {
@@ -243,7 +243,7 @@ func allocation(ip, container, netns, boot string) string {
 		ip, container, node, netns, boot)
 }
 
-// GC releases what containers hold that the runtime does not list, recorded or not, of its network only.
+// GC releases the addresses of containers that the runtime does not list, recorded or not, in its network only.
 func TestRootGC(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness", "pod-ips: 192.168.110.111"),
@@ -307,7 +307,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 		must(t, deleteAll(labtest.Within(t, 20*time.Second), b.ipallocations))
 	}
 	lose()
-	// Another pod requests the address meanwhile, and does not get it, be the allocation recreated already or not.
+	// Another pod requests the address meanwhile, and does not get it, whether or not the allocation is recreated yet.
 	b.apply(t, podYAML("thief", node, "ippools: lost", "pod-ips: "+rec.IPs[0]))
 	wait(t, 30*time.Second, func() string {
 		got := b.events(t, "thief", "AddressAllocationFailed")

@@ -263,8 +263,8 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 	b.gone(t, 30*time.Second, pods...)
 }
 
-// gone waits until pods have neither a sandbox nor an object. An object that is terminating would take an apply of the
-// same name for itself, and be deleted after it.
+// gone waits until pods have neither a sandbox nor an object. An apply of the same name would change an object that is
+// terminating, and be lost with it.
 func (b *bed) gone(t *testing.T, limit time.Duration, pods ...string) {
 	t.Helper()
 	wait(t, limit, func() string {
@@ -335,8 +335,8 @@ func (b *bed) heldWrongly(t *testing.T, pods ...string) string {
 	return ""
 }
 
-// event waits until the Warnings about a pod have all these words. Others may come before, as of a pool that is not
-// known yet.
+// event waits until the Warnings about a pod have all these words. Others may come first, such as about a pool that is
+// not known yet.
 func (b *bed) event(t *testing.T, pod, reason string, words ...string) {
 	t.Helper()
 	wait(t, 30*time.Second, func() string {

@@ -128,8 +128,8 @@ func (b *bed) containers(t *testing.T, pods ...string) map[string]string {
 	return out
 }
 
-// A StatefulSet's pods keep their addresses: when they are deleted in any order, moved to another node, with the
-// controller or without; addresses released by scaling down are free.
+// A StatefulSet's pods keep their addresses when they are deleted in any order or moved to another node, with the
+// controller or without; scaling down frees addresses.
 func TestRootStickySet(t *testing.T) {
 	b := cluster(t)
 	stop := b.controls(t)
@@ -207,11 +207,11 @@ func TestRootStickyDeployment(t *testing.T) {
 	if got := b.running(t, second); len(got) != 1 || got[0] != addr || b.macOf(t, second) != mac {
 		t.Errorf("the second has %v, %s, want %s, %s", got, b.macOf(t, second), addr, mac)
 	}
-	// Its node is down: neither agent nor runtime runs, and the Pod is removed externally.
+	// Its node is down: the agent is dead, and the Pod is removed externally.
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	patch(`{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
 	pods := b.client.CoreV1().Pods("default")
-	wait(t, time.Minute, func() string { // before that its ReplicaSet would make another one, on node1
+	wait(t, time.Minute, func() string { // before that its ReplicaSet would create another one, on node1
 		p, err := pods.Get(t.Context(), second, metav1.GetOptions{})
 		must(t, err)
 		if p.DeletionTimestamp == nil {

@@ -76,8 +76,8 @@ func TestRootConflictOnTheWire(t *testing.T) {
 	}
 }
 
-// patient has node1's agent wait for answers to its probes, until the test ends, as long as ovs-vswitchd of the lab's
-// switch may get no processor: after the default of 200 ms an address that is in use counts as free.
+// patient gives the probes of node1's agent a longer timeout, until the test ends, because ovs-vswitchd of the lab's
+// switch may get no processor for seconds: after the default of 200 ms an address that is in use counts as free.
 func (b *bed) patient(t *testing.T) {
 	t.Helper()
 	h, err := b.Host(node)
@@ -138,14 +138,14 @@ func TestRootAnnounced(t *testing.T) {
 }
 
 // An ADD does not wait for probes if they were sent before.
-func TestRootAskedAhead(t *testing.T) {
+func TestRootProbedAhead(t *testing.T) {
 	b := cluster(t)
 	t.Cleanup(func() { // the agent that is started then has the intervals of other tests
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		must(t, b.AgentKill(ctx, node))
 	})
-	// However late an ADD comes. This agent has no pool in use, and counts from 0.
+	// Results stay valid however late an ADD comes. This agent has no pool in use, and counts from 0.
 	t.Setenv(api.IntervalsVariable, os.Getenv(api.IntervalsVariable)+",agent.probeAge=1h")
 	b.killAgent(t)
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
@@ -208,7 +208,7 @@ func TestRootWithoutUplink(t *testing.T) {
 	if out, err := b.NodeExec(labtest.Within(t, time.Minute), node, "fairlead-agent", "uplink", "restore"); err != nil {
 		t.Fatalf("uplink restore: %v %s", err, out)
 	}
-	wait(t, time.Minute, func() string { // an ADD that comes before is as one before the restore
+	wait(t, time.Minute, func() string { // until then an ADD is served as before the restore
 		if strings.Count(b.log(t, node), refused) == before {
 			return "the agent does not refuse bridged pods"
 		}

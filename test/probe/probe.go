@@ -20,8 +20,8 @@ import (
 // gets no processor for seconds, that costs one look.
 const looks, look = 20, 100 * time.Millisecond
 
-// buffer is what a socket holds: the datagrams of seconds in which they are not read, or the burst that makes up for
-// seconds without sending. The kernel counts 768 bytes for a small one.
+// buffer is a socket's receive buffer: it holds the datagrams of seconds in which they are not read, or the burst that
+// makes up for seconds without sending. The kernel counts 768 bytes for a small one.
 const buffer = 4 << 20
 
 // catchUp is how many times as fast as usual a stream sends what it should have sent while this process got no

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// loopback is this network namespace, with an address in which nothing is lost.
+// loopback is this network namespace, with an address on which nothing is lost.
 func loopback(t *testing.T) (ns.NetNS, netip.Addr) {
 	t.Helper()
 	here, err := ns.GetCurrentNS()

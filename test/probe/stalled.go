@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// stall is longer than any gap in the answers on a machine that has time for what forwards them.
+// stall is longer than any gap in the answers on a machine that has time to forward them.
 const stall = 50 * time.Millisecond
 
-// Excused reports whether controls, which what happened cannot touch, show that the machine may have lost what the
-// streams lost: they lost some as well, or stood still for half as long as the worst of the streams, and long enough
-// for queues to overflow when it went on. Which stream of several loses then is chance.
+// Excused reports whether controls, which the event under test cannot affect, show that the machine may have lost what
+// the streams lost: they lost some as well, or stalled for half as long as the worst of the streams, and long enough
+// for queues to overflow afterwards. Which of several streams then loses packets is chance.
 func Excused(streams, controls []Report) bool {
 	var longest, control time.Duration
 	for _, r := range streams {
@@ -26,9 +26,9 @@ func Excused(streams, controls []Report) bool {
 	return control >= stall && control >= longest/2
 }
 
-// Starved watches processes until stop is called, which returns the longest that the main thread of one of them was
-// ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux) in any time as long as within. Many
-// short waits lose no packets, other than a long one: the sockets of Open vSwitch's ports hold some.
+// Starved watches processes until stop is called, which returns the longest time that the main thread of one of them
+// was ready to run and did not run (Documentation/scheduler/sched-stats.rst of Linux) within any period as long as
+// within. Many short waits lose no packets, unlike a long one: the sockets of Open vSwitch's ports buffer some.
 func Starved(within time.Duration, pids ...int) (stop func() (longest time.Duration)) {
 	const looks = 10
 	var longest time.Duration

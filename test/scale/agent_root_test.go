@@ -117,7 +117,7 @@ func (x *bed) resyncs(n int) {
 	add(x.b, r)
 }
 
-// onePeer adds one Node, as often as times.
+// onePeer adds one Node, this many times.
 func (x *bed) onePeer(times int) {
 	x.b.Helper()
 	flows := report.Result{Name: fmt.Sprintf("one peer more, %d peers: flow messages", x.nodes), Unit: "messages",

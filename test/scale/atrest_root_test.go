@@ -16,18 +16,18 @@ import (
 )
 
 // The cluster at rest: a tenth of 100,000 Pods, as no agent receives the Pods of namespaces that it does not read. A
-// namespace has podsEach, and this node a Pod in each of ownNamespaces: as many Pods as a node has on average.
+// namespace has podsEach Pods, and this node one Pod in each of ownNamespaces: the average number of Pods per node.
 const (
 	restNamespaces = 100
 	ownNamespaces  = 20
-	// podEvery is how often a Pod is written: seven times from its creation to its end, which is a day later.
+	// podEvery is the interval of writes to a Pod: seven from its creation to its deletion a day later.
 	podEvery = 24 * time.Hour / 7
-	// podBytes is the length of an annotation that makes a Pod as large as usual ones, of 4 to 6 kB.
+	// podBytes is the length of an annotation that brings a Pod to the usual size of 4 to 6 kB.
 	podBytes = 4000
 )
 
-// BenchmarkRootPoliciesAtRest measures what an agent and the API server send each other at rest, by turns without
-// policies and with those that name their own namespace. Each of 5,000 Nodes has a heartbeat every five minutes.
+// BenchmarkRootPoliciesAtRest measures the traffic between an agent and the API server at rest, alternately without
+// policies and with policies that name their own namespace. Each of 5,000 Nodes has a heartbeat every five minutes.
 func BenchmarkRootPoliciesAtRest(b *testing.B) {
 	const rounds, settles, period = 2, 20 * time.Second, 2 * time.Minute
 	x := policiesBedOf(b)
@@ -97,7 +97,7 @@ func (x policiesBed) ownPolicies() {
 	}
 }
 
-// atRest lets the cluster be at rest, and returns the kB/s of the agent's traffic with the API server.
+// atRest keeps the cluster at rest, and returns the kB/s of the agent's traffic with the API server.
 func (x policiesBed) atRest(how time.Duration) float64 {
 	x.b.Helper()
 	ctx, cancel := context.WithTimeout(x.b.Context(), how)
@@ -110,7 +110,7 @@ func (x policiesBed) atRest(how time.Duration) float64 {
 	return bytes / 1000 / time.Since(began).Seconds()
 }
 
-// podsChange writes each Pod every podEvery, evenly distributed, until ctx ends: those of a namespace by turns.
+// podsChange writes each Pod every podEvery, evenly distributed over time and namespaces, until ctx ends.
 func (x policiesBed) podsChange(ctx context.Context) {
 	const pods = restNamespaces * podsEach
 	tick := time.NewTicker(podEvery / pods)
@@ -122,7 +122,7 @@ func (x policiesBed) podsChange(ctx context.Context) {
 		case at := <-tick.C:
 			patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"example.com/written": %q}}}`, at)
 			_, _ = x.cluster.Client.CoreV1().Pods(team(i%restNamespaces)).Patch(ctx, restingPod(i/restNamespaces%podsEach),
-				types.MergePatchType, patch, metav1.PatchOptions{}) // a failed one is not written
+				types.MergePatchType, patch, metav1.PatchOptions{}) // a failed write is skipped
 		}
 	}
 }

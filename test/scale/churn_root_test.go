@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// The pods of all namespaces are replaced by turns, a tenth of them a minute: by churnWorkers, each with its own
-// namespaces. One in podsEach is on this node, as many as it has.
+// The pods of all namespaces are replaced in turn, a tenth of them per minute: by churnWorkers, each with its own
+// namespaces. One of podsEach is on this node, and these are all of its pods.
 const (
 	churnWorkers = 4
 	churnMinute  = manyNamespaces * podsEach / 10
@@ -25,9 +25,9 @@ const (
 
 // BenchmarkRootServicesAndPolicies has 10,000 Services of 5 endpoints each and 1,000 policies for the same 10,000 pods
 // of 1,000 Nodes, and measures the agent and its ovs-vswitchd at rest and while a tenth of the pods is replaced each
-// minute: how soon a Service's new endpoint and a policy's new peer have packets, CPU, memory.
+// minute: the time until a Service's new endpoint and a policy's new peer receive packets, CPU, memory.
 func BenchmarkRootServicesAndPolicies(b *testing.B) {
-	const times, period = 16, 2 * time.Minute // an even number: the Service's endpoint is the first one again
+	const times, period = 16, 2 * time.Minute // an even number: the Service ends with its first endpoint
 	x := policiesBedOf(b)
 	for b.Loop() {
 		c := churnOf(x)
@@ -58,12 +58,12 @@ type churn struct {
 	next   int                                // number of the next pod of this node
 	mu     sync.Mutex                         // for next
 	stream *stream
-	ends   [2]member // endpoints of the Service that is measured
+	ends   [2]member // endpoints of the measured Service
 }
 
 type churnPod struct {
 	member
-	number      int // of a pod of this node
+	number      int // of a pod on this node
 	replacement bool
 }
 
@@ -118,8 +118,8 @@ func (c *churn) createElsewhere(ctx context.Context, namespace, at int) error {
 	return c.runs(ctx, p, pod.addr)
 }
 
-// slice is that of the i-th Service, whose endpoints are in its namespace. A pod is an endpoint of endpointsEach
-// Services.
+// slice is the EndpointSlice of the i-th Service, whose endpoints are in its namespace. A pod is an endpoint of
+// endpointsEach Services.
 func (c *churn) slice(i int) *discoveryv1.EndpointSlice {
 	namespace, first := i%manyNamespaces, i/manyNamespaces
 	var ends []discoveryv1.Endpoint
@@ -134,7 +134,7 @@ func (c *churn) slice(i int) *discoveryv1.EndpointSlice {
 	return sliceOf(i, ends)
 }
 
-// replaceAll replaces pods until ctx ends, and returns how many.
+// replaceAll replaces pods until ctx ends, and returns their number.
 func (c *churn) replaceAll(ctx context.Context) (int, error) {
 	counts, errs := [churnWorkers]int{}, [churnWorkers]error{}
 	var all sync.WaitGroup
@@ -197,7 +197,7 @@ func (c *churn) replace(ctx context.Context, namespace, at int) error {
 	return err
 }
 
-// leave deletes the pod of this number from the network.
+// leave removes the pod of this number from the network.
 func (c *churn) leave(ctx context.Context, number int, netns string) error {
 	list, err := libcni.ConfListFromBytes([]byte(network))
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *churn) leave(ctx context.Context, number int, netns string) error {
 	return c.host.RemoveNetns(netns)
 }
 
-// probe creates what is measured: a Service whose endpoint is one of two pods, and a stream that a policy lets pass.
+// probe creates what is measured: a Service whose endpoint is one of two pods, and a stream that a policy controls.
 func (c *churn) probe() {
 	c.b.Helper()
 	const first = 2 * manyNamespaces // numbers that no replaced pod of this node has
@@ -229,20 +229,21 @@ func (c *churn) probe() {
 	c.stream.until(false, func() { c.isolate("server") })
 }
 
-// end is the slice of the Service that is measured, with one of its two endpoints.
+// end is the EndpointSlice of the measured Service, with one of its two endpoints.
 func (c *churn) end(i int) *discoveryv1.EndpointSlice {
 	return sliceOf(manyServices, []discoveryv1.Endpoint{
 		endpoint(c.ends[i].addr, node, "default", fmt.Sprint("end-", i))})
 }
 
-// churnFigures are samples, by what they are of.
+// churnFigures are samples, by quantity.
 type churnFigures struct {
 	endpoint, joined, left []float64 // ms
 	agent, vswitchd        float64   // % of a core
 	agentMiB, vswitchdMiB  []float64
 }
 
-// measure changes the Service's endpoint and the policy's peer, as often as times, and then only waits.
+// measure changes the Service's endpoint and the policy's peer, this many times, and then measures CPU and memory over
+// a period.
 func (c *churn) measure(times int, period time.Duration) (f churnFigures) {
 	c.b.Helper()
 	s := servicesBed{bed: c.bed, client: c.ends[0].netns}

@@ -71,7 +71,7 @@ func (c *Controller) Ready() bool {
 	return r.StatusCode == http.StatusOK
 }
 
-// LogTail is the end of its log.
+// LogTail is the tail of its log.
 func (c *Controller) LogTail() string {
 	log, _ := os.ReadFile(c.log)
 	return string(log[max(0, len(log)-3000):])

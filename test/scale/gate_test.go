@@ -27,7 +27,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The tests of this file count what does not depend on the speed of a machine.
+// The tests of this file count quantities that do not depend on the speed of the machine.
 
 // desire is the desired state of a node with these peers and 100 pods.
 func desire(t testing.TB, nodes map[string]inputs.Node) desired.State {
@@ -64,7 +64,7 @@ func peers(t testing.TB, n int) map[string]inputs.Node {
 	return nodes
 }
 
-// view is d on a switch whose ports have numbers.
+// view is d on a switch with port numbers.
 func view(d desired.State) tables.View {
 	obs := ovsdb.Observed{Gateway: ovsdb.Port{OFPort: 1}, Tunnel: ovsdb.Port{OFPort: 2}}
 	for i, a := range d.OVSDB.Pods {
@@ -115,7 +115,7 @@ func openFlow(t *testing.T, sent []byte) map[uint8]int {
 	return count
 }
 
-// transactions counts those that were sent to ovsdb-server (RFC 7047, section 4.1.3).
+// transactions counts the transactions sent to ovsdb-server (RFC 7047, section 4.1.3).
 func transactions(t *testing.T, sent []byte) (n int) {
 	t.Helper()
 	for all := json.NewDecoder(bytes.NewReader(sent)); ; {
@@ -133,8 +133,8 @@ func transactions(t *testing.T, sent []byte) (n int) {
 	}
 }
 
-// With 5,000 peers, a further one costs its own flows and nothing in OVSDB, its removal the same, and reading all flows
-// changes none.
+// With 5,000 peers, adding one writes only its own flows and nothing to OVSDB, removing it likewise, and a read of all
+// flows changes none.
 func TestOnePeerMore(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	dbSocket, dbDoor := tapped(t, o, o.DBSocket)
@@ -195,7 +195,7 @@ func TestOnePeerMore(t *testing.T) {
 
 // The cost of a round and the agent's memory grow linearly with the number of peers.
 func TestCostPerPeer(t *testing.T) {
-	const allocations, kept = 20, 2000 // of one peer, at most: measured 15, and 1350 bytes
+	const allocations, kept = 20, 2000 // per peer, at most: measured 15, and 1350 bytes
 	perPeer := func(n int) float64 {
 		nodes := peers(t, n)
 		return testing.AllocsPerRun(1, func() { tables.Pipeline(view(desire(t, nodes))) }) / float64(n)
@@ -234,7 +234,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// ensureNow and pruneNow are Ensure and Prune for tests that ignore what they changed.
+// ensureNow and pruneNow are Ensure and Prune for tests that ignore the reported changes.
 func ensureNow(t testing.TB, db *ovsdb.DB, d ovsdb.Desired) {
 	t.Helper()
 	_, err := db.Ensure(t.Context(), d)

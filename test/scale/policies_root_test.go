@@ -22,14 +22,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 )
 
-// nodesPods is how many pods the node has while policies change, and policyChanges how often each changes.
+// nodesPods is the number of pods on the node while policies change, and policyChanges the number of changes of each
+// kind.
 const nodesPods, policyChanges = 100, 25
 
 // Many policies: a namespace for each pod of the node, which has a pod on each of as many nodes.
 const manyNamespaces, podsEach, policiesEach = 100, 100, 10
 
-// BenchmarkRootPoliciesChange measures how long it takes from a request to the API server until packets obey: when a
-// pod is isolated and when it is not any more, and when another pod becomes its peer by its labels and when it is none.
+// BenchmarkRootPoliciesChange measures the time from a request to the API server until packets obey it: when a pod
+// becomes isolated and when it no longer is, and when a label makes another pod a peer and when it no longer does.
 func BenchmarkRootPoliciesChange(b *testing.B) {
 	x := policiesBedOf(b)
 	for b.Loop() {
@@ -69,7 +70,7 @@ func BenchmarkRootPoliciesMany(b *testing.B) {
 			x.namespace(team(i))
 			local = append(local, x.join(i, team(i), "app-0"))
 		}
-		// The second may call the first: the rules of both, and what these say of all pods, are in force then.
+		// The second may call the first: then the rules of both, and those for all pods, are in force.
 		x.podsElsewhere(local)
 		fewStarts := x.installs(local, 3)
 		flowsFew := x.flows()
@@ -112,7 +113,7 @@ func policiesBedOf(b *testing.B) policiesBed {
 	return policiesBed{newBedOn(b, own)}
 }
 
-// member is a pod that the API server knows.
+// member is a pod that exists in the API server.
 type member struct {
 	netns string
 	addr  netip.Addr
@@ -162,7 +163,7 @@ func (x policiesBed) joined(ctx context.Context, i int, namespace, app string) (
 	return m, x.runs(ctx, p, m.addr)
 }
 
-// runs notes the address of a Pod that runs.
+// runs sets a Pod's status to running, with its address.
 func (x policiesBed) runs(ctx context.Context, p *corev1.Pod, addr netip.Addr) error {
 	ip := addr.String()
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
@@ -177,7 +178,7 @@ func (x policiesBed) label(pod, app string) {
 	x.must(err)
 }
 
-// isolate lets only pods with the label app: friend reach those with this one.
+// isolate lets only pods with the label app: friend reach those with the given label.
 func (x policiesBed) isolate(app string) {
 	x.b.Helper()
 	_, err := x.cluster.Client.NetworkingV1().NetworkPolicies("default").Create(x.b.Context(), &networkingv1.NetworkPolicy{
@@ -212,7 +213,7 @@ func (x policiesBed) namespace(name string) {
 	x.must(err)
 }
 
-// podsElsewhere creates the pods of all namespaces on the other nodes: each has as many of one label as of another.
+// podsElsewhere creates the pods of all namespaces on the other nodes: the same number with each label.
 func (x policiesBed) podsElsewhere(local []member) {
 	x.b.Helper()
 	x.must(Together(x.b.Context(), len(local)*(podsEach-1), func(ctx context.Context, i int) error {
@@ -227,8 +228,8 @@ func (x policiesBed) podsElsewhere(local []member) {
 	}))
 }
 
-// teamPolicy is the policy of a namespace for the pods of an app: they are called by another app of the namespace, and
-// by all of the next one, and call the like.
+// teamPolicy is a namespace's policy for the pods of an app: it allows ingress from one other app of the namespace, and
+// from all pods of the next and the previous namespace, and egress likewise.
 func teamPolicy(namespace, app int) *networkingv1.NetworkPolicy {
 	peers := func(app int) []networkingv1.NetworkPolicyPeer {
 		next := namespaces(team(namespace + 1))
@@ -245,8 +246,8 @@ func teamPolicy(namespace, app int) *networkingv1.NetworkPolicy {
 			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: peers(app + policiesEach - 1), Ports: ports}}}}
 }
 
-// installs starts the agent on an empty switch, as often as times, and returns the times until the second pod reaches
-// the first.
+// installs starts the agent on an empty switch, this many times, and returns the times until the second pod reaches the
+// first.
 func (x policiesBed) installs(pods []member, times int) (took []float64) {
 	x.b.Helper()
 	var l net.Listener
@@ -273,7 +274,7 @@ func (x policiesBed) installs(pods []member, times int) (took []float64) {
 	return took
 }
 
-// flows is how many the switch has.
+// flows is the number of flows of the switch.
 func (x policiesBed) flows() float64 {
 	x.b.Helper()
 	out, err := x.lab.NodeExec(x.b.Context(), node, "ovs-ofctl", "dump-aggregate", "br-int")
@@ -287,7 +288,7 @@ func (x policiesBed) flows() float64 {
 // stream is datagrams from one pod to another, one every half millisecond.
 type stream struct {
 	x    policiesBed
-	last atomic.Int64 // when one arrived last, in ns since 1970
+	last atomic.Int64 // time of the last arrival, in ns since 1970
 }
 
 func (x policiesBed) stream(from, to member) *stream {
@@ -312,7 +313,7 @@ func (x policiesBed) stream(from, to member) *stream {
 	}()
 	go func() {
 		for tick := time.NewTicker(500 * time.Microsecond); ; {
-			_, _ = out.Write([]byte{0}) // an error is a datagram that is not sent
+			_, _ = out.Write([]byte{0}) // an error counts as a datagram that was not sent
 			select {
 			case <-ended:
 				return
@@ -323,10 +324,10 @@ func (x policiesBed) stream(from, to member) *stream {
 	return s
 }
 
-// still is how long no datagram must arrive until they are taken for denied: longer than the machine stops for.
+// still is the time without a datagram after which datagrams count as denied: longer than any pause of the machine.
 const still = 500 * time.Millisecond
 
-// until makes a change, and returns the milliseconds until the first datagram arrives, or the last one has.
+// until makes a change, and returns the milliseconds until the first datagram arrives, or until the last one did.
 func (s *stream) until(arrives bool, change func()) float64 {
 	s.x.b.Helper()
 	begin := time.Now()
@@ -335,7 +336,7 @@ func (s *stream) until(arrives bool, change func()) float64 {
 		last := time.Unix(0, s.last.Load())
 		switch {
 		case arrives && last.After(begin), !arrives && time.Since(last) > still:
-			s.x.sleep(still) // the next change does not meet what this one has left to do
+			s.x.sleep(still) // so that the next change does not overlap this one's remaining work
 			return max(0, ms(last.Sub(begin)))
 		case time.Now().After(deadline):
 			s.x.b.Fatalf("datagrams arrive: %t, a minute after a change by which they should: %t\n%s", !arrives, arrives, s.x.log())

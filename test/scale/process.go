@@ -28,8 +28,8 @@ func Memory(pid int) (now, high float64, err error) {
 	return kib["VmRSS"] / 1024, kib["VmHWM"] / 1024, nil
 }
 
-// CPU is how long the live threads of a process have run: the first number of proc_pid_schedstat(5). Times of a process
-// in /proc/PID/stat are in hundredths of a second, too coarse for one change.
+// CPU is the CPU time of the live threads of a process: the first number of proc_pid_schedstat(5). The times in
+// /proc/PID/stat are in hundredths of a second, too coarse for one change.
 func CPU(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {

@@ -18,16 +18,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// BenchmarkRootReach measures what it costs an agent to probe others, in a cluster of 5,000 nodes in which all is well:
-// the others are one program, which answers in the tunnel and refuses transfers. By turns with an agent that does not
-// probe.
+// BenchmarkRootReach measures what probing other nodes costs an agent, in a cluster of 5,000 healthy nodes: the others
+// are one program, which answers in the tunnel and refuses transfers. It alternates with an agent that does not probe.
 func BenchmarkRootReach(b *testing.B) {
 	const turns, settles, period = 3, 45 * time.Second, time.Minute
 	for b.Loop() {
 		x := newBed(b)
 		x.peers(largePeers)
 		x.answer()
-		// Of the agent that probes, and of the other.
+		// Of the agent that probes, and of the one that does not.
 		var cpu, switchCPU, memory, packets, writes [2][]float64
 		for turn := range 2 * turns {
 			i := turn % 2
@@ -68,7 +67,7 @@ const (
 	broken      = `fairlead_reach_peers{state="broken"}`
 )
 
-// apiWrites are the requests to the API server that may change something.
+// apiWrites is the number of requests to the API server that may change something.
 func apiWrites(metrics map[string]float64) (n float64) {
 	for name, value := range metrics {
 		if strings.HasPrefix(name, "fairlead_api_requests_total{") && !strings.Contains(name, `method="GET"`) {
@@ -78,7 +77,7 @@ func apiWrites(metrics map[string]float64) (n float64) {
 	return n
 }
 
-// probes has the next agent probe other nodes, or not.
+// probes configures whether the next agent probes other nodes.
 func (x *bed) probes(do bool) {
 	x.b.Helper()
 	path := x.host.Private("/etc/fairlead/agent.conf")
@@ -89,7 +88,7 @@ func (x *bed) probes(do bool) {
 		0o644))
 }
 
-// switchCPU is how long ovs-vswitchd has run.
+// switchCPU is the CPU time of ovs-vswitchd.
 func (x *bed) switchCPU() time.Duration {
 	x.b.Helper()
 	d, err := CPU(lab.Vswitchd.PID(x.host))
@@ -97,8 +96,8 @@ func (x *bed) switchCPU() time.Duration {
 	return d
 }
 
-// answer has all other nodes' ends answer each packet, and refuse TCP, until the benchmark ends: behind the node's
-// default route.
+// answer makes all other nodes' ends, behind the node's default route, answer each packet and refuse TCP until the
+// benchmark ends.
 func (x *bed) answer() {
 	x.b.Helper()
 	outside, err := x.lab.Host(underlay.Outside)
@@ -118,11 +117,11 @@ func (x *bed) answer() {
 	go ends{}.serve(conn)
 }
 
-// ends are the ends of the nodes Node(i), by their addresses: what each knows of the one that it answers.
+// ends are the ends of the nodes Node(i), by their addresses: the state of each towards the node that it answers.
 type ends map[netip.Addr]*reach.Link
 
-// Lengths and places in what a tunnel carries: Geneve's header (RFC 8926) and, after its options, Ethernet's, IPv4's
-// without options, and UDP's.
+// Lengths and offsets of a tunnel's headers: Geneve's (RFC 8926) and, after its options, Ethernet's, IPv4's without
+// options, and UDP's.
 const (
 	genevePort              = 6081
 	geneveLen, etherLen     = 8, 14
@@ -138,13 +137,13 @@ func (e ends) serve(conn *net.UDPConn) {
 			return // closed
 		}
 		if answer := e.answers(buf[:n]); answer != nil {
-			// The control message has where the packet went to, which is where the answer is from.
+			// The control message has the packet's destination, which is the source of the answer.
 			_, _, _ = conn.WriteMsgUDPAddrPort(answer, sourceFrom(oob[:oobLen]), netip.AddrPortFrom(from.Addr(), genevePort))
 		}
 	}
 }
 
-// sourceFrom turns the IP_PKTINFO of a packet that came into that of its answer: ip(7).
+// sourceFrom turns the IP_PKTINFO of a received packet into that of its answer: ip(7).
 func sourceFrom(oob []byte) []byte {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) == 0 || len(messages[0].Data) < unix.SizeofInet4Pktinfo {
@@ -153,7 +152,7 @@ func sourceFrom(oob []byte) []byte {
 	return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(messages[0].Data[8:12])})
 }
 
-// answers is the answer to a tunnel's packet; nil: it is none that is answered.
+// answers is the answer to a packet from the tunnel; nil if it gets none.
 func (e ends) answers(b []byte) []byte {
 	if len(b) < geneveLen {
 		return nil
@@ -184,7 +183,7 @@ func (e ends) answers(b []byte) []byte {
 	return packet(b[:head], ip, q.Append(nil, size))
 }
 
-// packet is one with payload back from where ip, an IPv4 packet of UDP, has gone, behind head.
+// packet is a UDP answer with payload to ip, an IPv4 packet, behind the outer headers head.
 func packet(head, ip, payload []byte) []byte {
 	out := back(head, ip, udpLen+len(payload))
 	out = binary.BigEndian.AppendUint16(out, reach.Port)
@@ -194,8 +193,8 @@ func packet(head, ip, payload []byte) []byte {
 	return append(out, payload...)
 }
 
-// refusal is what a kernel answers to ip, an IPv4 packet that asks for a TCP connection, where nothing listens (RFC
-// 9293, 3.10.7.1), as that of an agent which makes no transfers.
+// refusal is a kernel's answer to ip, an IPv4 packet with a TCP connection request, if nothing listens (RFC 9293,
+// 3.10.7.1), like that of an agent that makes no transfers.
 func refusal(head, ip []byte) []byte {
 	out, asks := back(head, ip, tcpLen), ip[ipLen:]
 	tcp := append([]byte{asks[2], asks[3], asks[0], asks[1], 0, 0, 0, 0},
@@ -206,7 +205,7 @@ func refusal(head, ip []byte) []byte {
 	return append(out, tcp...)
 }
 
-// back is the header of an IPv4 packet of as many bytes, from where ip has gone, behind head.
+// back is the header of an IPv4 packet with length bytes of payload in answer to ip, behind head.
 func back(head, ip []byte, length int) []byte {
 	out := append([]byte(nil), head...)
 	out = append(out, ip[:ipLen]...)
@@ -220,7 +219,7 @@ func back(head, ip []byte, length int) []byte {
 	return out
 }
 
-// checksum is the internet's (RFC 1071), of an even number of bytes.
+// checksum is the internet checksum (RFC 1071) of an even number of bytes.
 func checksum(header []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(header); i += 2 {

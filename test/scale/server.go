@@ -29,7 +29,7 @@ type Cluster struct {
 	Client *kubernetes.Clientset
 }
 
-// Of is the cluster of s.
+// Of is the Cluster of s.
 func Of(s *apitest.Server) (*Cluster, error) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()},
@@ -59,7 +59,7 @@ func Together(ctx context.Context, n int, do func(ctx context.Context, i int) er
 }
 
 // Heartbeats writes each Node's status every five minutes, as kubelets do, evenly distributed, until ctx ends. It keeps
-// that pace also if a write takes longer than it is until the next.
+// that pace even if a write takes longer than the interval.
 func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 	var writing errgroup.Group
 	writing.SetLimit(writers)
@@ -82,7 +82,7 @@ func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 	}
 }
 
-// Door is a proxy to a server, from another network namespace or in the same one, which counts the traffic.
+// Door is a proxy to a server, from another network namespace or within the same one, that counts the traffic.
 type Door struct {
 	// Received counts the bytes from the server.
 	Received atomic.Int64
@@ -95,7 +95,7 @@ type Door struct {
 	sent []byte
 }
 
-// OpenDoor forwards connections at l to the address to, of the same network, until Close.
+// OpenDoor forwards connections accepted by l to the address to, of the same network, until Close.
 func OpenDoor(l net.Listener, to string) *Door {
 	d := &Door{listener: l, to: to}
 	d.open.Go(d.serve)
@@ -109,7 +109,7 @@ func (d *Door) Close() error {
 	return err
 }
 
-// Sent is what was sent to the server since the last call.
+// Sent returns the bytes that were sent to the server since the last call.
 func (d *Door) Sent() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,7 +152,7 @@ func (d *Door) pass(in net.Conn) {
 	}), out)
 }
 
-// writes is a function as io.Writer.
+// writes adapts a function to io.Writer.
 type writes func(p []byte) (int, error)
 
 func (w writes) Write(p []byte) (int, error) { return w(p) }

@@ -17,13 +17,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// manyServices have endpointsEach endpoints.
+// manyServices have endpointsEach endpoints each.
 const manyServices, endpointsEach = 10000, 5
 
-// BenchmarkRootManyServices measures what 10,000 Services cost an agent and its ovs-vswitchd beside few: the time until
-// they work, from an empty switch; memory; and how soon one endpoint more has a packet.
+// BenchmarkRootManyServices measures what 10,000 Services cost an agent and its ovs-vswitchd compared with few: the
+// time until they work, from an empty switch; memory; and the time until an added endpoint receives a packet.
 func BenchmarkRootManyServices(b *testing.B) {
-	var own serve // other benchmarks need one without Services, and to delete them takes minutes
+	var own serve // other benchmarks need an API server without Services, and deleting them takes minutes
 	b.Cleanup(func() {
 		if err := own.server.Stop(); err != nil {
 			b.Error(err)
@@ -65,7 +65,7 @@ func BenchmarkRootManyServices(b *testing.B) {
 	}
 }
 
-// servicesBed is a bed with Services whose endpoints are its pods, which a pod calls.
+// servicesBed is a bed with Services whose endpoints are its pods, and a pod as their client.
 type servicesBed struct {
 	*bed
 	client string // its network namespace
@@ -74,7 +74,7 @@ type servicesBed struct {
 
 func (x *bed) podNetns(i int) string { return fmt.Sprintf("/run/netns/scale-%d", i) }
 
-// serve lets the pod of this number say its address, which is returned, to each connection.
+// serve makes the pod of this number answer each connection with its address, which is returned.
 func (x *bed) serve(i int) (addr string) {
 	x.b.Helper()
 	var l net.Listener
@@ -98,7 +98,7 @@ func (x *bed) serve(i int) (addr string) {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(conn, addr) // the client sees what it lacks
+			_, _ = io.WriteString(conn, addr) // the client detects a truncated answer
 			conn.Close()
 		}
 	}()
@@ -114,7 +114,8 @@ func service(i int) *corev1.Service {
 			Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
 }
 
-// slice is that of a Service: the first and the last one have pods of the bed, the others those of nodes elsewhere.
+// slice is the EndpointSlice of a Service: the first and the last Service have pods of the bed, the others pods of
+// nodes elsewhere.
 func (s servicesBed) slice(i, endpoints int) *discoveryv1.EndpointSlice {
 	var ends []discoveryv1.Endpoint
 	for j := range endpoints {
@@ -129,7 +130,7 @@ func (s servicesBed) slice(i, endpoints int) *discoveryv1.EndpointSlice {
 	return out
 }
 
-// sliceOf is the slice of a Service, as kube-controller-manager writes it.
+// sliceOf is the EndpointSlice of a Service, as kube-controller-manager writes it.
 func sliceOf(i int, ends []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	name := service(i).Name
 	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name + "-x7k2p",
@@ -157,8 +158,8 @@ func (s servicesBed) create(from, to int) {
 	}))
 }
 
-// fromStart starts ovs-vswitchd, which has no flows then, and the agent, n times, and returns the times from its start
-// until the first and the last Service work.
+// fromStart restarts ovs-vswitchd, which then has no flows, and the agent, n times, and returns the times from the
+// agent's start until the first and the last Service work.
 func (s servicesBed) fromStart(n int) (took []float64) {
 	s.b.Helper()
 	for range n {
@@ -172,7 +173,7 @@ func (s servicesBed) fromStart(n int) (took []float64) {
 	return took
 }
 
-// installs starts ovs-vswitchd beside the agent, n times, and returns the times until both Services work.
+// installs restarts ovs-vswitchd under a running agent, n times, and returns the times until both Services work.
 func (s servicesBed) installs(n int) (took []float64) {
 	s.b.Helper()
 	for range n {
@@ -183,7 +184,7 @@ func (s servicesBed) installs(n int) (took []float64) {
 	return took
 }
 
-// emptySwitch starts ovs-vswitchd again, and returns when that began.
+// emptySwitch restarts ovs-vswitchd, and returns the time just before its start.
 func (x *bed) emptySwitch() (began time.Time) {
 	x.b.Helper()
 	x.must(x.lab.OVSStop(x.b.Context(), node, lab.Vswitchd))
@@ -199,7 +200,7 @@ func (s servicesBed) work() {
 	}
 }
 
-// oneMore gives the last Service another endpoint, as often as times, and returns the times until that one is called.
+// oneMore adds an endpoint to the last Service, this many times, and returns the times until that endpoint answers.
 func (s servicesBed) oneMore(times int) (took []float64) {
 	s.b.Helper()
 	last := manyServices - 1
@@ -226,11 +227,11 @@ func (s servicesBed) oneMore(times int) (took []float64) {
 	return took
 }
 
-// until calls a Service until the one that answers is right.
+// until calls a Service until the right endpoint answers.
 func (s servicesBed) until(i int, right func(who string) bool) {
 	s.b.Helper()
 	deadline := time.Now().Add(time.Minute)
-	s.must(s.host.DoNet(s.client, func() error { // once for all calls: to enter the namespace costs as much as a call
+	s.must(s.host.DoNet(s.client, func() error { // once for all calls: entering the namespace costs as much as a call
 		for {
 			who, err := call(vip(i))
 			if err == nil && right(who) {
@@ -243,7 +244,7 @@ func (s servicesBed) until(i int, right func(who string) bool) {
 	}))
 }
 
-// call is one connection. A lost packet is not waited for: Linux repeats it after a second.
+// call makes one connection. It does not wait for a lost packet: Linux retransmits it after a second.
 func call(ip string) (who string, err error) {
 	conn, err := net.DialTimeout("tcp", net.JoinHostPort(ip, "80"), 50*time.Millisecond)
 	if err != nil {
@@ -257,7 +258,7 @@ func call(ip string) (who string, err error) {
 	return string(text), err
 }
 
-// memories are the agent's and ovs-vswitchd's, after some time without changes: Go returns memory slowly.
+// memories are the agent's and ovs-vswitchd's memory, after some time without changes: Go returns memory slowly.
 func (x *bed) memories(after time.Duration) (agent, vswitchd []float64) {
 	x.b.Helper()
 	x.sleep(after)
@@ -272,7 +273,7 @@ func (x *bed) memories(after time.Duration) (agent, vswitchd []float64) {
 	return agent, vswitchd
 }
 
-// peak is the most memory that the agent has had since its start, in MiB.
+// peak is the agent's peak memory since its start, in MiB.
 func (x *bed) peak() float64 {
 	x.b.Helper()
 	_, high, err := Memory(x.pid)

@@ -34,7 +34,7 @@ var binDir string
 var theServer serve
 
 // serve starts an API server on first use, and other programs beside it. The kernel kills these with the thread that
-// started them, and labs terminate threads: so that thread does nothing else.
+// started them, and labs terminate threads: that thread therefore does nothing else.
 type serve struct {
 	once   sync.Once
 	server apitest.Shared
@@ -130,7 +130,8 @@ func (x *bed) must(err error) {
 	must(x.b, err)
 }
 
-// connect makes the API server reachable from the node, by the server's own address, and gives the agent its rights.
+// connect makes the API server reachable from the node, at the server's own address, and grants the agent its
+// permissions.
 func (x *bed) connect() {
 	x.b.Helper()
 	x.must(x.cluster.Apply(x.b.Context(), "../../build/manifests/fairlead.yaml",
@@ -197,7 +198,7 @@ func (x *bed) start() (took time.Duration) {
 	return took
 }
 
-// log is the end of the agent's log.
+// log is the tail of the agent's log.
 func (x *bed) log() []byte {
 	path, err := x.lab.AgentLog(node)
 	x.must(err)
@@ -233,7 +234,7 @@ func (x *bed) get(path string) (string, error) {
 	return string(body), err
 }
 
-// metrics are the agent's, by name with labels.
+// metrics are the agent's metrics, by name with labels.
 func (x *bed) metrics() map[string]float64 {
 	x.b.Helper()
 	text, err := x.get("/metrics")

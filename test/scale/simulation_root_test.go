@@ -24,7 +24,7 @@ import (
 const (
 	podsPerNode, pooledPerNode = 20, 4
 	simulatedPools             = 200
-	ownPods                    = 100 // of the node whose agent is measured
+	ownPods                    = 100 // on the node whose agent is measured
 )
 
 // simulation is a bed with Pods, IPPools and a controller.

@@ -15,9 +15,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// capturedOnNode checks that fairleadctl captures a pod's packets to another node's pod on the way out and back: at the
-// pod, in the kernel's device of the tunnel where there is one, and inside of tunnel packets on the NIC; that they
-// are written while it goes on; and that those of another pod, on the same way to the same end, are not among them.
+// capturedOnNode checks that fairleadctl captures a pod's packets to another node's pod in both directions: at the pod,
+// in the kernel's tunnel device where there is one, and inside tunnel packets on the NIC; that they are written while
+// the capture runs; and that another pod's packets on the same path to the same end are not among them.
 func capturedOnNode(t *testing.T, c cluster) {
 	a, other, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	to := far.ips[0].String()
@@ -63,7 +63,7 @@ func capturedOnNode(t *testing.T, c cluster) {
 	}
 }
 
-// oneWay are the interfaces of which no packets were seen, or only of one direction.
+// oneWay lists the interfaces on which packets were not seen in both directions.
 func oneWay(seen map[string]pcapgo.NgEpbFlag, want []string) (out []string) {
 	for _, name := range want {
 		if seen[name] != pcapgo.NgEpbFlagDirectionInbound|pcapgo.NgEpbFlagDirectionOutbound {

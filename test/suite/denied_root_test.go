@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// send has a pod send n datagrams, each from another port.
+// send sends n datagrams from a pod, each from another port.
 func (p place) send(t *testing.T, to netip.AddrPort, n int) {
 	t.Helper()
 	for range n {
@@ -26,8 +26,8 @@ func (p place) send(t *testing.T, to netip.AddrPort, n int) {
 	}
 }
 
-// What policies deny to pods of a Namespace that logs it has a line in the agent's log, that says who was denied what,
-// and why. A flood of it has a few, and nothing of it passes, also while the annotation comes and goes. The log goes on
+// What policies deny to pods of a Namespace that logs it is in the agent's log: who was denied what, and why. A flood
+// is logged in a few lines, and nothing of it passes, even while the annotation is added and removed. Logging continues
 // after the deaths of the agent and of ovs-vswitchd.
 func TestRootDeniedPacketsAreLogged(t *testing.T) {
 	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\nservices: ovs\nserviceCIDR: 10.96.0.0/16\n" +
@@ -47,7 +47,7 @@ func TestRootDeniedPacketsAreLogged(t *testing.T) {
 			"[{networks: [198.51.100.0/24, 2001:db8:1::/48]}]}]}")
 	line := func(from place, to netip.AddrPort, texts ...string) {
 		t.Helper()
-		var sent time.Time // fewer than the limit
+		var sent time.Time // below the rate limit
 		wait(t, labtest.Patience(t, 15*time.Second), func() string {
 			if time.Since(sent) > 200*time.Millisecond {
 				from.send(t, to, 1)

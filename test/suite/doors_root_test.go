@@ -288,7 +288,7 @@ func TestRootBridgedPodsAreRefused(t *testing.T) {
 			}
 			return fmt.Sprintf("%s is not refused in words: %+v", pod, states)
 		})
-		// A while later: ip(8) fails while Linux removes a namespace with the other end of a veth.
+		// Retried: ip(8) fails while Linux removes a namespace with the other end of a veth.
 		wait(t, 10*time.Second, func() string {
 			if now := left(); now != before {
 				return fmt.Sprintf("something is left of %s:\n%s", pod, difference(before, now))

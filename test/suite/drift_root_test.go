@@ -14,7 +14,7 @@ import (
 )
 
 // External changes are reverted within 30 s: the agent resyncs every 15 s. One node per kind of change, so that one
-// wait covers all and no repair hides the absence of another.
+// wait covers all and no repair hides a missing one.
 func TestRootDriftIsRepaired(t *testing.T) {
 	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor; external changes are among the random faults")
 	t.Parallel()
@@ -55,8 +55,8 @@ func TestRootDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// repaired is when the last repair on a node so far was over, by its agent's log: who looks at one node after the other
-// sees it late.
+// repaired is the time from the damage to the last repair on a node so far, by its agent's log: a test that polls one
+// node after the other sees it late.
 func (c cluster) repaired(t *testing.T, node string, damaged time.Time) (after time.Duration) {
 	t.Helper()
 	line := regexp.MustCompile(`(?m)^I(\d{4} [\d:.]+) .*"reverted external change" `)
@@ -116,7 +116,7 @@ func (c cluster) damage(t *testing.T) (kinds [][]string) {
 			"ovs-vsctl set Bridge br-int fail_mode=standalone", "ovs-vsctl clear Bridge br-int external_ids",
 			"ovs-vsctl clear Port " + host("f") + " external_ids",
 			"ovs-vsctl set Interface fairlead-tun0 options:remote_ip=192.0.2.1"}},
-		// A controller flushes, unless the agent has removed it before ovs-vswitchd saw it.
+		// ovs-vswitchd flushes flows for a new controller, unless the agent removes it before ovs-vswitchd sees it.
 		{"flows ovsdb", []string{"ovs-vsctl set-controller br-int tcp:127.0.0.1:9", "ovs-ofctl del-flows br-int"}},
 		{"veth", []string{"ip link add theirs type bridge", "ip link set " + host("h") + " master theirs"}},
 	} {

@@ -28,7 +28,7 @@ func (p moving) manifest() string {
 	return nodeYAML(p.node, strings.Join(p.cidrs, ","), strings.Join(p.addrs, ","))
 }
 
-// peersChange changes node2 and node3 under their names, and checks node1.
+// peersChange changes node2 and node3, which keep their names, and checks node1.
 func peersChange(t *testing.T, c cluster, m mode) {
 	two := moving{"node2", []string{"10.77.2.0/24", "fd77:0:0:2::/64"}, []string{"192.168.78.12", "fd78::12"}}
 	three := moving{"node3", []string{"10.77.3.0/24", "fd77:0:0:3::/64"}, []string{"192.168.77.13", "fd77::13"}}
@@ -150,7 +150,7 @@ func (c cluster) readdress(t *testing.T, node string, addrs []string, gateways .
 	}
 }
 
-// renew replaces a pod, whose address the node no longer has, by another, in the form "name@node".
+// renew replaces a pod, in the form "name@node", whose address its node no longer has.
 func (c cluster) renew(t *testing.T, old, pod string) {
 	t.Helper()
 	name, node, _ := strings.Cut(pod, "@")
@@ -190,7 +190,7 @@ func (c cluster) state(t *testing.T, node string) string {
 	return c.picture(t, node) + strings.Join(sorted(c.routes(t, node)), "")
 }
 
-// atRest is a node's state that has not changed for longer than the agents' resync takes to come (labtest).
+// atRest returns a node's state once it has not changed for longer than the agents' resync interval (labtest).
 func (c cluster) atRest(t *testing.T, node string) (state string) {
 	t.Helper()
 	since := time.Now()
@@ -225,8 +225,8 @@ func (c cluster) restart(t *testing.T, node string) {
 	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 }
 
-// The mode changes by a restart of the agents, pods keep running, and nothing of the previous mode is left: back in the
-// first mode the nodes are as before.
+// The mode changes with a restart of the agents while pods keep running, and nothing of the previous mode is left: back
+// in the first mode the nodes are as before.
 func TestRootModeChanges(t *testing.T) {
 	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor")
 	byName := map[string]mode{}

@@ -58,7 +58,7 @@ func modeLab(t *testing.T, m mode) cluster {
 	return c
 }
 
-// Each mode with all its promises, and with peers that change under their names.
+// Each mode with all its promises, and with peers that change but keep their names.
 func TestRootModes(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
@@ -121,8 +121,8 @@ func allReachAllInSubnets(t *testing.T, c cluster) {
 	}
 }
 
-// doctorOpensRouted checks that doctor finds what drops packets between pods without a tunnel, one way each, and that
-// the command which it prints opens it.
+// doctorOpensRouted checks that doctor finds a firewall that drops packets between pods without a tunnel, in one
+// direction at a time, and that the command which it prints opens it.
 func doctorOpensRouted(t *testing.T, c cluster) {
 	node, a, near := c.host(t, "node1"), c.pod(t, "a"), c.pod(t, "d")
 	doctor := func() (string, error) { return node.run(filepath.Join(binDir, "fairleadctl"), "doctor", "firewall") }
@@ -219,13 +219,13 @@ func servicesKeepSources(t *testing.T, c cluster) {
 	c.remove(t, services...)
 }
 
-// narrowRouter checks that a router with a smaller MTU reports it to pods, whose own packets it forwards, and streams
-// adapt.
+// narrowRouter checks that a router with a smaller MTU reports it to pods, whose own packets it forwards, and that
+// streams adapt.
 func narrowRouter(t *testing.T, c cluster, m mode) {
 	outside, a, far := c.host(t, underlay.Outside), c.pod(t, "a"), c.pod(t, "c")
 	outside.exec(t, "ip link set eth1 mtu 1400")
 	for _, to := range far.ips {
-		wait(t, 10*time.Second, func() string { // ping does not wait long for what is said of its last packet
+		wait(t, 10*time.Second, func() string { // ping does not wait long for the ICMP error about its last packet
 			out, err := a.run("ping", "-c2", "-i0.2", "-W1", "-Mdo", "-s", fmt.Sprint(m.mtu-headers(to)), to.String())
 			if err == nil || !strings.Contains(out, "mtu=1400") && !strings.Contains(out, "mtu = 1400") {
 				return fmt.Sprintf("a packet that is too big for the router: %v\n%s", err, out)
@@ -271,7 +271,7 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 				}
 				continue
 			}
-			wait(t, 10*time.Second, func() string { // Linux sends few such errors a second
+			wait(t, 10*time.Second, func() string { // Linux limits the rate of such errors
 				if answered, out := expired(); !answered {
 					return fmt.Sprintf("a packet with TTL 1 to %s is not answered:\n%s", addr, out)
 				}

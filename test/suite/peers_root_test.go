@@ -66,7 +66,7 @@ func (c cluster) routes(t *testing.T, node string) string {
 // Peers are added, changed and removed, and the others apply it: the promise is within a second; the machine may be
 // slow.
 func TestRootPeersComeAndGo(t *testing.T) {
-	t.Setenv(api.IntervalsVariable, "agent.resync=10m,inputs.reread=10m") // what is followed is not seen by chance
+	t.Setenv(api.IntervalsVariable, "agent.resync=10m,inputs.reread=10m") // no resync may find a change by chance
 	limit, c := 5*time.Second, up(t, lab.Options{Nodes: 3})
 	if c.Datapath() == vswitch.System {
 		limit = 15 * time.Second // three nodes on the one slow CPU of User-Mode Linux
@@ -159,8 +159,8 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	wait(t, 15*time.Second, answers)
 	everybody(t, fourth)
 
-	// The other order: the Node is first. Not on the userspace datapath: ovs-vswitchd asks once who has the address, which
-	// does not exist yet, and drops what follows until that pauses for 10 s.
+	// The other order: the Node is first. Not on the userspace datapath: ovs-vswitchd sends one ARP request for the
+	// address, which does not exist yet, and drops what follows until that pauses for 10 s.
 	address := "192.168.77.133"
 	if c.Datapath() == vswitch.System {
 		address = "192.168.77.144"
@@ -202,10 +202,10 @@ func TestRootPeersComeAndGo(t *testing.T) {
 }
 
 // Peers that are added and removed cost no packets between other nodes. Routes of other programs make ovs-vswitchd take
-// its time to read them: it drops what it looks up meanwhile. Between the routes of the two families the kernel may
-// wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in one of
-// eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. With flows first,
-// each turn loses twenty. A turn in which the machine may have lost them is another one more.
+// its time to read them: it drops packets whose route it looks up meanwhile. Between the routes of the two families the
+// kernel may wait for another process that changes links, anywhere on the machine (rtnl_lock), which shows as a loss in
+// one of eight turns if three processes do nothing else; hence five turns, of which one has to lose nothing. If flows
+// were written first, each turn would lose twenty. A turn whose losses the machine may have caused does not count.
 func TestRootPeersCostOthersNothing(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the kernel's datapath has no routes of its own")
 	c := up(t, lab.Options{Nodes: 2})
@@ -235,8 +235,8 @@ func TestRootPeersCostOthersNothing(t *testing.T) {
 	t.Errorf("packets were lost in each of %d turns, or %d", turns, most)
 }
 
-// peersComeAndGo has a peer come and go, six times, and returns what two nodes lose meanwhile of each other's packets,
-// and of those that stay on them, which pass the same ovs-vswitchds.
+// peersComeAndGo adds and removes a peer six times, and returns what two nodes lose meanwhile of each other's packets,
+// and of the packets within each node, which pass the same ovs-vswitchds.
 func (c cluster) peersComeAndGo(t *testing.T) (reports, controls []probe.Report) {
 	t.Helper()
 	var streams, beside []*probe.Stream
@@ -258,7 +258,7 @@ func (c cluster) peersComeAndGo(t *testing.T) (reports, controls []probe.Report)
 		wait(t, time.Minute, func() string { return state(t, "node1", guest...) + state(t, "node2", guest...) })
 	}
 	for range 6 {
-		c.datapathFollows(t) // what the change before has ovs-vswitchd look up is not under test
+		c.datapathFollows(t) // lookups caused by the previous change are not under test
 		c.apply(t, nodeYAML("guest", strings.Join(guest, ","), "192.168.77.99,fd77::99"))
 		followed(c.lacksPeer)
 		c.datapathFollows(t)

@@ -59,8 +59,8 @@ func reaches(t *testing.T, p place, network string, to netip.AddrPort, want bool
 	wait(t, labtest.Patience(t, 10*time.Second), func() string { return reachesWrongly(p, network, to, want) })
 }
 
-// reachesWrongly says what is not as wanted. What is forbidden fails three times in a row: on a machine that stands
-// still for a moment, what is allowed fails once.
+// reachesWrongly reports a result other than want. A forbidden connection must fail three times in a row: on a machine
+// that stalls for a moment, an allowed one fails once.
 func reachesWrongly(p place, network string, to netip.AddrPort, want bool) string {
 	for range 3 {
 		err := askedSoon(p, network, to)
@@ -141,7 +141,7 @@ func ingressPolicies(t *testing.T, c cluster, a, b, remote, other place) {
 		allowed(t, from, a, 8080, false)
 		allowed(t, from, b, 8080, true)
 	}
-	allowed(t, a, remote, 8080, true) // what it begins itself
+	allowed(t, a, remote, 8080, true) // connections that it opens itself
 	c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchExpressions: "+
 		"[{key: app, operator: In, values: [b, c]}]}}], ports: [{port: web}, {port: 9000, endPort: 9100, protocol: UDP}]}]"))
 	for _, from := range []place{b, remote} {
@@ -183,7 +183,7 @@ func egressPolicies(t *testing.T, c cluster, a, b, remote, other place) {
 	}
 }
 
-// The node reaches its own pods, whatever the policies; what it forwards to them with an address of its own, as
+// The node reaches its own pods, whatever the policies; traffic that it forwards to them with an address of its own, as
 // kube-proxy does with connections to a NodePort, does not.
 func nodeReaches(t *testing.T, c cluster, a place) {
 	node, outside := c.host(t, "node1"), c.host(t, "node2")
@@ -224,7 +224,7 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 	open := func(network string, port uint16) dialled {
 		conn, err := call(t, b, network, netip.AddrPortFrom(a.ips[0], port), 0)
 		must(t, 0, err)
-		wait(t, labtest.Patience(t, 20*time.Second), func() string { // of datagrams some are lost
+		wait(t, labtest.Patience(t, 20*time.Second), func() string { // some datagrams are lost
 			return errText(says(conn, 4*time.Second))
 		})
 		return conn
@@ -240,9 +240,9 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 		c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 9090}, {port: 9090, protocol: UDP}]}]"))
 		lost := 0
 		wait(t, labtest.Patience(t, 10*time.Second), func() string {
-			// Which has the datapath make a connection again that conntrack has forgotten.
+			// This makes the datapath recreate a connection that was deleted from conntrack.
 			must(t, 0, says(first, time.Minute))
-			// An answer that is under way when conntrack forgets the connection, twice, is lost.
+			// An answer in flight when the connection is deleted from conntrack, which happens twice, is lost.
 			if _, err := third.askBy(t, time.Now().Add(time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) || lost == 4 {
 				must(t, 0, err)
 			} else {
@@ -260,7 +260,7 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 	allowed(t, b, a, 8080, true)
 }
 
-// late has a datapath follow its tables late, as on a busy machine: only when do has returned.
+// late pauses the datapath's revalidation until do has returned, as if the machine were busy.
 func late(t *testing.T, node place, do func()) {
 	t.Helper()
 	node.exec(t, "ovs-appctl revalidator/pause")
@@ -268,8 +268,8 @@ func late(t *testing.T, node place, do func()) {
 	do()
 }
 
-// ends waits until connections have no answers for a second, and then sees that they have none to what each end sends.
-// On a busy machine replies arrive late: before the reply to a later, allowed request.
+// ends waits until connections get no answers for a second, and then checks that nothing sent on them is answered. On a
+// busy machine replies arrive late, but before the reply to a later, allowed request.
 func ends(t *testing.T, askAllowed func(), conns ...dialled) {
 	t.Helper()
 	read := func(limit time.Duration) (got string) {
@@ -295,15 +295,15 @@ func ends(t *testing.T, askAllowed func(), conns ...dialled) {
 		}
 		return ""
 	})
-	for range 3 { // of these and of their answers TCP sends each again
+	for range 3 { // TCP retransmits these and their answers
 		if got := answered(); got != "" {
 			t.Errorf("a connection that had ended goes on: %q", got)
 		}
 	}
 }
 
-// Without an agent, without ovs-vswitchd, without both, and while they start, nothing opens; without an agent nothing
-// closes.
+// Without an agent, without ovs-vswitchd, without both, and while they start, nothing forbidden passes; without an
+// agent no allowed connection ends.
 func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 8080}]}]")
 	forbidden := netip.AddrPortFrom(a.ips[0], 9090)
@@ -317,7 +317,7 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	reaches(t, remote, "udp", forbidden, false)
 	open, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
 	must(t, 0, err)
-	// Those of connections that were ended are forgotten if both die; of pings that were, when conntrack has none.
+	// Flows of ended connections are lost if both die; those of ended pings are removed once conntrack has none.
 	flows := func(ended bool) string {
 		return strings.Join(slices.DeleteFunc(slices.Sorted(strings.Lines(c.flows(t, "node1"))), func(line string) bool {
 			pings := strings.Contains(line, "priority=120,ct_state=-rpl")
@@ -331,7 +331,7 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 		}
 		return ""
 	})
-	c.datapathFollows(t) // what is not answered a few times may be late, and is no sign of the policy
+	c.datapathFollows(t) // a few missing answers may only be late, and are no sign of the policy
 	for _, die := range [][2]bool{{true, false}, {false, true}, {true, true}} {
 		agent, vswitchd := die[0], die[1]
 		tries := trying(t, forbidden, b, remote)

@@ -55,7 +55,7 @@ func policyCases(t *testing.T, c cluster, a, b, remote place) {
 		t.Run(x.name, func(t *testing.T) {
 			c.apply(t, x.docs...)
 			defer c.remove(t, x.docs...)
-			to := netip.AddrPortFrom(a.ips[n%2], 8080) // the families by turns
+			to := netip.AddrPortFrom(a.ips[n%2], 8080) // alternating families
 			reaches(t, b, "tcp", to, x.near)
 			reaches(t, remote, "tcp", to, x.remote)
 		})
@@ -106,7 +106,7 @@ func fragments(t *testing.T, c cluster, a, b, remote place) {
 	}
 }
 
-// SCTP's associations are judged by their port each, also after one to another port was accepted.
+// Each SCTP association is judged by its own port, even after one to another port was accepted.
 func sctpPorts(t *testing.T, c cluster, a, b, remote place) {
 	docs := policyYAML("sctp", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 7000, protocol: SCTP}]}]")
 	c.apply(t, docs)
@@ -143,10 +143,10 @@ func sctpPorts(t *testing.T, c cluster, a, b, remote place) {
 	}
 }
 
-// initArrives sends chunks INIT until one has arrived, at most three.
+// initArrives sends INIT chunks until one has arrived, at most three.
 func initArrives(t *testing.T, out net.Conn, in net.PacketConn, port uint16, tag uint32) bool {
 	t.Helper()
-	packet := make([]byte, 32) // RFC 9260: the common header, and a chunk INIT
+	packet := make([]byte, 32) // RFC 9260: the common header, and an INIT chunk
 	binary.BigEndian.PutUint16(packet, 5000)
 	binary.BigEndian.PutUint16(packet[2:], port)
 	packet[12] = 1
@@ -174,8 +174,8 @@ func initArrives(t *testing.T, out net.Conn, in net.PacketConn, port uint16, tag
 	return false
 }
 
-// What has no ports, and never pauses, ends as well when the rule goes that allowed it: pings, and what another
-// protocol carries, a tunnel of the pods' own for one.
+// Traffic without ports that never pauses also ends when the rule that allowed it is removed: pings, and other
+// protocols, such as a tunnel of the pods' own.
 func withoutPorts(t *testing.T, c cluster, a, b, remote place) {
 	c.apply(t, policyYAML("in", "podSelector: {matchLabels: {app: a}}, "+
 		"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
@@ -212,7 +212,7 @@ func withoutPorts(t *testing.T, c cluster, a, b, remote place) {
 			if err == nil && bytes.HasSuffix(buf[:n], []byte("flow!")) {
 				return true
 			}
-			if err != nil { // on a busy machine it comes late, but before an answer to what is asked now
+			if err != nil { // on a busy machine it is late, but before the answer to a later request
 				reaches(t, a, "tcp", netip.AddrPortFrom(b.ips[0], 8080), true)
 				looks++
 			}
@@ -230,7 +230,7 @@ func withoutPorts(t *testing.T, c cluster, a, b, remote place) {
 	wait(t, labtest.Patience(t, 10*time.Second), func() string { return all(true) })
 	c.apply(t, policyYAML("in", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]"))
 	wait(t, labtest.Patience(t, 10*time.Second), func() string { return all(false) })
-	allowed(t, a, b, 8080, true) // the node goes on
+	allowed(t, a, b, 8080, true) // the node still works
 	for range 3 {
 		if text := all(false); text != "" {
 			t.Errorf("what had ended goes on: %s", text)

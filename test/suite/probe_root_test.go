@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Agents find out by themselves that pods of two nodes do not reach each other, in which direction, and that a dead
-// agent is not such a fault.
+// Agents detect by themselves that pods of two nodes do not reach each other, and in which direction. A dead agent is
+// not such a fault.
 func TestRootProbe(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.awaitReach(t, "at the start", "reached", "reached")
@@ -44,7 +44,7 @@ func TestRootProbe(t *testing.T) {
 	t.Run("a reboot", func(t *testing.T) {
 		ovstest.UserspaceOnly(t, "a guest stands still for longer than the lab's agents give a node to come back")
 		c.setReady(t, "node2", corev1.ConditionFalse)
-		c.drop(t, "underlay", "bridge", "forward", "") // else the lab's takes too short to be seen
+		c.drop(t, "underlay", "bridge", "forward", "") // else the lab's is too short to be seen
 		c.awaitReach(t, "node2 is down", "away", "")
 		must(t, 0, c.Reboot(labtest.Within(t, 20*time.Second), "node2"))
 		c.pass(t, "underlay", "bridge")
@@ -53,26 +53,26 @@ func TestRootProbe(t *testing.T) {
 		c.awaitReach(t, "node2 is back", "reached", "reached")
 		c.setReady(t, "node2", corev1.ConditionTrue)
 	})
-	ways := []brokenPath{
+	paths := []brokenPath{
 		{"the tunnel from node1 to node2", "underlay", "bridge", "forward", "ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081",
 			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods on this node to pods on node node2",
 			[2]string{"fails between ", "works  "}},
 	}
-	if ovstest.UnderTest(t) == ovstest.System { // the other datapath's tunnel does not meet the host's netfilter
-		ways = append(ways, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
+	if ovstest.UnderTest(t) == ovstest.System { // the userspace datapath's tunnel bypasses the host's netfilter
+		paths = append(paths, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
 			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods on this node to pods on node node2",
 			[2]string{"fails firewall node2", "works  "}})
 	} else { // what two agents conclude does not depend on the datapath
-		ways = append(ways, brokenPath{"the tunnel in both directions", "underlay", "bridge", "forward", "udp dport 6081",
+		paths = append(paths, brokenPath{"the tunnel in both directions", "underlay", "bridge", "forward", "udp dport 6081",
 			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods on node node2 to pods on this node",
 			[2]string{"fails between ", "fails between "}})
 	}
 	if os.Getenv("FAIRLEAD_TEST_LONG") != "" { // 15 intervals
-		ways = append(ways, brokenPath{"full-size packets", "underlay", "bridge", "forward", "udp dport 6081 udp length > 1300",
+		paths = append(paths, brokenPath{"full-size packets", "underlay", "bridge", "forward", "udp dport 6081 udp length > 1300",
 			[2]string{"narrow narrow", "narrow narrow"}, [2]string{"not-found", "not-found"}, "small packets pass",
 			[2]string{"narrow between ", "narrow between "}})
 	}
-	for _, way := range ways {
+	for _, way := range paths {
 		t.Run(way.name, func(t *testing.T) { c.tellsBroken(t, way) })
 	}
 	t.Run("switched off", func(t *testing.T) { c.switchedOff(t) })
@@ -83,9 +83,9 @@ func TestRootProbe(t *testing.T) {
 	}
 }
 
-// staysAtHome checks that the main thread of an agent is in the node's network namespace while another is in that of
-// its end: a command that is run in the agent's Pod gets the namespaces of the main thread. Which thread Go takes is
-// luck, so it is tried often.
+// staysAtHome checks that the main thread of an agent is in the node's network namespace while another thread is in
+// that of its end: a command that is run in the agent's Pod gets the namespaces of the main thread. Which thread Go
+// uses is random, so it is tried often.
 func (c cluster) staysAtHome(t *testing.T, node string) {
 	home := strings.TrimSpace(c.host(t, node).exec(t, "readlink /proc/self/ns/net"))
 	for range 10 {
@@ -108,7 +108,7 @@ func (c cluster) staysAtHome(t *testing.T, node string) {
 	}
 }
 
-// setReady has the API server's word of whether a node is ready.
+// setReady sets the condition Ready of a Node.
 func (c cluster) setReady(t *testing.T, name string, ready corev1.ConditionStatus) {
 	t.Helper()
 	nodes, err := c.Manifests().Nodes()
@@ -123,7 +123,7 @@ func (c cluster) setReady(t *testing.T, name string, ready corev1.ConditionStatu
 	}
 }
 
-// switchedOff sees that an agent that does not probe any more leaves nothing of it, and frees the address.
+// switchedOff checks that an agent that no longer probes removes its end and releases the address.
 func (c cluster) switchedOff(t *testing.T) {
 	node1 := c.host(t, "node1")
 	must(t, 0, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))
@@ -144,13 +144,14 @@ func (c cluster) switchedOff(t *testing.T) {
 	}
 }
 
-// brokenPath is where an nftables rule drops packets, and what each of two nodes then says: directions as "from to",
-// and the cause. text is in what node1 says. ways are what both know together, there and back: state, cause and node.
+// brokenPath is where an nftables rule drops packets, and what each of two nodes then reports: directions as "from to",
+// and the cause. text is in node1's report. joined is what both conclude together, there and back: state, cause and
+// node.
 type brokenPath struct {
 	name, host, family, hook, match string
 	directions, causes              [2]string
 	text                            string
-	ways                            [2]string
+	joined                          [2]string
 }
 
 func (c cluster) tellsBroken(t *testing.T, way brokenPath) {
@@ -162,9 +163,9 @@ func (c cluster) tellsBroken(t *testing.T, way brokenPath) {
 		}
 	}
 	wait(t, labtest.Patience(t, 20*time.Second), func() string {
-		got, ways := c.ways(t, "IPv4")
-		if got != way.ways {
-			return fmt.Sprintf("both ends know %q, want %q: %+v", got, way.ways, ways)
+		got, directions := c.directions(t, "IPv4")
+		if got != way.joined {
+			return fmt.Sprintf("both ends know %q, want %q: %+v", got, way.joined, directions)
 		}
 		return ""
 	})
@@ -172,21 +173,22 @@ func (c cluster) tellsBroken(t *testing.T, way brokenPath) {
 	c.awaitReach(t, "the packets pass again", "reached", "reached")
 }
 
-// ways are what both nodes know together of one family: from node1 to node2, and back.
-func (c cluster) ways(t *testing.T, family string) (words [2]string, ways []judge.Way) {
+// directions are what both nodes conclude together for one family: from node1 to node2, and back.
+func (c cluster) directions(t *testing.T, family string) (words [2]string, directions []judge.Direction) {
 	t.Helper()
 	var sides [2]judge.Side
 	for i, node := range c.Nodes() {
 		sides[i] = judge.Side{Node: node, Paths: c.reach(t, node).Paths}
 	}
-	ways = slices.DeleteFunc(judge.Join(sides[0], sides[1]), func(w judge.Way) bool { return w.Family != family })
-	for i, w := range ways {
+	other := func(d judge.Direction) bool { return d.Family != family }
+	directions = slices.DeleteFunc(judge.Join(sides[0], sides[1]), other)
+	for i, w := range directions {
 		words[i] = fmt.Sprintf("%s %s %s", w.Is, w.Cause, w.At)
 	}
-	return words, ways
+	return words, directions
 }
 
-// drop has a host drop packets.
+// drop makes a host drop packets.
 func (c cluster) drop(t *testing.T, name, family, hook, match string) {
 	t.Helper()
 	h := c.host(t, name)
@@ -211,7 +213,7 @@ func (c cluster) reach(t *testing.T, node string) *api.AgentReach {
 	return s.Reach
 }
 
-// awaitReach waits until each of two nodes has the other in that state; empty: its agent is not asked.
+// awaitReach waits until each of two nodes has the other in that state; empty: its agent is not queried.
 func (c cluster) awaitReach(t *testing.T, when string, states ...string) {
 	t.Helper()
 	for i, want := range states {
@@ -232,7 +234,7 @@ func (c cluster) awaitReach(t *testing.T, when string, states ...string) {
 	}
 }
 
-// awaitFinding waits until a node reports that of its path to the other in IPv4.
+// awaitFinding waits until a node reports these directions and this cause for its IPv4 path to the other.
 func (c cluster) awaitFinding(t *testing.T, node, directions, cause string) (found api.ReachFinding) {
 	t.Helper()
 	took := wait(t, labtest.Patience(t, 30*time.Second), func() string {
@@ -248,8 +250,8 @@ func (c cluster) awaitFinding(t *testing.T, node, directions, cause string) (fou
 	return found
 }
 
-// neverBroken checks that a node reports no fault for a while. Where an ovs-vswitchd has waited for a processor for as
-// long as five probes take, after which a path is one that does not work, there was one: it must pass.
+// neverBroken checks that a node reports no fault for a while. A report is excused if an ovs-vswitchd waited for a
+// processor for as long as five probes take, after which a path counts as failed; it must end.
 func (c cluster) neverBroken(t *testing.T, node string, d time.Duration) {
 	t.Helper()
 	before, excused := c.waited(t), 0

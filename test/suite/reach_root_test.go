@@ -40,7 +40,7 @@ func TestRootNetwork(t *testing.T) {
 				t.Fatalf("the tunnel is of type %s", got)
 			}
 			kernel := ovstest.UnderTest(t) == ovstest.System
-			if kernel { // the userspace datapath's tunnel does not pass the host's netfilter
+			if kernel { // the userspace datapath's tunnel bypasses the host's netfilter
 				firewalled(t, c)
 			}
 			c.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -58,8 +58,8 @@ func TestRootNetwork(t *testing.T) {
 	}
 }
 
-// doctorOpens checks that doctor finds a firewall of nftables that drops the tunnel's packets after our ACCEPT, and
-// that the command which it prints opens it.
+// doctorOpens checks that doctor finds an nftables firewall that drops the tunnel's packets after our ACCEPT, and that
+// the command which it prints opens it.
 func doctorOpens(t *testing.T, c cluster) {
 	node, a, remote := c.host(t, "node1"), c.pod(t, "a"), c.pod(t, "c")
 	doctor := func() (string, error) { return node.run(filepath.Join(binDir, "fairleadctl"), "doctor", "firewall") }
@@ -85,7 +85,7 @@ func doctorOpens(t *testing.T, c cluster) {
 	}
 }
 
-// firewalled has every node drop what is UDP or GRE, in and out, as an administrator might who did not mean the tunnel.
+// firewalled makes every node drop UDP and GRE, in and out, like an administrator who forgot the tunnel.
 func firewalled(t *testing.T, c cluster) {
 	for _, node := range c.Nodes() {
 		for _, program := range []string{"iptables", "ip6tables"} {
@@ -96,8 +96,8 @@ func firewalled(t *testing.T, c cluster) {
 	}
 }
 
-// untracked checks that no node has a conntrack entry of the tunnel, and some of what else there was. One of a packet
-// that came before the node's agent had its rules lasts for half a minute, and agents send probes all the time.
+// untracked checks that no node has a conntrack entry for the tunnel, and that there are others. An entry from before
+// the node's agent wrote its rules lasts for half a minute, and agents send probes all the time.
 func untracked(t *testing.T, c cluster) {
 	for _, node := range c.Nodes() {
 		wait(t, 90*time.Second, func() string {
@@ -116,7 +116,7 @@ func untracked(t *testing.T, c cluster) {
 	}
 }
 
-// conntrack is what a node's kernel tracks.
+// conntrack lists the conntrack entries of a node's kernel.
 func (c cluster) conntrack(t *testing.T, node string) (all []*netlink.ConntrackFlow) {
 	t.Helper()
 	must(t, 0, c.host(t, node).do(func() error {

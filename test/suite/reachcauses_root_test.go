@@ -18,23 +18,24 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// faulty is a fault of the ways between two nodes, of the two directions in each family that it is about.
+// faulty is a fault of the paths between two nodes, by the directions and families that it affects.
 type faulty struct {
 	name string
-	// at is where commands begin and end it, each a line of a shell.
+	// at is where commands begin and end it, each a shell line.
 	at         string
 	begin, end string
 	from, to   string
-	// there and back are what both ends know together: "works", or the state and the right cause, as "fails mtu". One that
-	// is not found out is right as well, another never.
+	// there and back are what both ends conclude together: "works", or the state and the right cause, as in "fails
+	// mtu". The cause not-found is accepted as well, a wrong cause never.
 	there, back string
 	// family is the only one that fails; empty: both do.
 	family string
-	// alone are causes that one end may name beside, as far as it sees, and both of one that is cut off until all do.
+	// alone are further causes that one end may report from its own view; if the node is cut off, both may until all
+	// do.
 	alone []string
 }
 
-// lost is a table of nftables that drops what matches.
+// lost is an nftables table that drops what matches.
 func lost(at, family, hook, match string, f faulty) faulty {
 	table := strings.NewReplacer(" ", "", "'", "", ",", "").Replace(f.name)
 	f.at, f.end = at, fmt.Sprintf("nft delete table %s %s", family, table)
@@ -43,9 +44,8 @@ func lost(at, family, hook, match string, f faulty) faulty {
 	return f
 }
 
-// spoilt has the checksums of UDP wrong that are in packets of the tunnel between addresses of nodes, as a NIC that
-// computes them wrongly. What is matched and set is counted in bits from the tunnel's header of UDP: the type of the
-// frame inside, the protocol, and the checksum.
+// spoilt corrupts the UDP checksums inside tunnel packets between nodes' addresses, like a NIC that computes them
+// wrongly. Offsets are in bits from the tunnel's UDP header: the inner frame's type, its protocol, and the checksum.
 func spoilt(from, to string, f faulty) faulty {
 	table := strings.ReplaceAll(f.name, " ", "")
 	f.at, f.end = underlay.Hub, "nft delete table bridge "+table
@@ -61,11 +61,11 @@ EOF`, table, from, to)
 // ways12 and ways34 are tunnelled, and node1 and node3 are in one subnet, node2 and node4 in another.
 const ways12, ways34 = "ip saddr 192.168.77.11 ip daddr 192.168.78.12 ", "ip saddr 192.168.77.13 ip daddr 192.168.78.14 "
 
-// rightWithin is how long the right cause is waited for, where none that is wrong is named. An agent that does not run
-// for a second, on a busy machine, starts over: twice as long as it takes.
+// rightWithin is the time limit for the right cause, while no wrong one is named. An agent that does not run for a
+// second, on a busy machine, starts over: the limit is twice as long as it takes.
 const rightWithin = 80 * time.Second
 
-// separate are faults of different pairs of nodes, at a time each list.
+// separate are faults of different pairs of nodes; those of one list are active at the same time.
 func separate() [][]faulty {
 	hub := underlay.Hub
 	between, dropped := "fails between", []string{"dropped"}
@@ -118,9 +118,9 @@ func separate() [][]faulty {
 	}}
 }
 
-// Faults of the ways between nodes are found, in the direction and the family that they are about, and the cause that
-// is named is right, of one in twenty at most it is not found out, as both ends know it together; what each names alone
-// is right as well. Of other ways nothing is reported.
+// Faults of the paths between nodes are found, in the direction and the family that they affect, with the right cause:
+// both ends together may miss the cause of one in twenty at most. What each end reports alone is right as well. Nothing
+// is reported about other paths.
 func TestRootReachCauses(t *testing.T) {
 	ovstest.UserspaceOnly(t, "TestRootProbe has the kernel's firewall, and a guest is too slow for so many nodes")
 	c := &causes{cluster: up(t, lab.Options{Nodes: 4, Subnets: 2, RoutePods: true,
@@ -141,10 +141,10 @@ func TestRootReachCauses(t *testing.T) {
 type causes struct {
 	cluster
 	faults  int
-	unnamed []string // whose cause was not found out
+	unnamed []string // whose cause was not found
 }
 
-// allReached waits until each node has all others reached.
+// allReached waits until each node has reached all others.
 func (c cluster) allReached(t *testing.T, when string) {
 	t.Helper()
 	wait(t, labtest.Patience(t, time.Minute), func() (missing string) {
@@ -157,7 +157,7 @@ func (c cluster) allReached(t *testing.T, when string) {
 	})
 }
 
-// sh runs a line of a shell on a host.
+// sh runs a shell line on a host.
 func (c cluster) sh(t *testing.T, host, line string) {
 	t.Helper()
 	_, err := c.host(t, host).run("sh", "-ec", line)
@@ -202,7 +202,8 @@ func (c *causes) found(t *testing.T, at []faulty) {
 	})
 }
 
-// known is what both ends know together of all ways, "state cause" by "from to family", and what each reports alone.
+// known returns what both ends conclude together about all paths, "state cause" by "from to family", and what each
+// reports alone.
 func (c cluster) known(t *testing.T) (ways map[[3]string]string, alone map[string]*api.AgentReach) {
 	t.Helper()
 	ways, alone = map[[3]string]string{}, map[string]*api.AgentReach{}
@@ -228,8 +229,8 @@ func (c cluster) known(t *testing.T) (ways map[[3]string]string, alone map[strin
 	return ways, alone
 }
 
-// findsOut says how a fault is named, once it is in all directions and families, and whether rightly; empty before. A
-// cause that is wrong, and a way that is reported without reason, fail the test.
+// findsOut returns how a fault is named, once it is in all directions and families, and whether rightly; empty before.
+// A wrong cause, and a report about a path without a fault, fail the test.
 func (c cluster) findsOut(t *testing.T, all []faulty, f faulty) (how string, right bool) {
 	t.Helper()
 	ways, alone := c.known(t)
@@ -265,7 +266,7 @@ func (c cluster) findsOut(t *testing.T, all []faulty, f faulty) (how string, rig
 	return strings.Join(slices.Sorted(maps.Keys(named)), "; "), right
 }
 
-// may reports whether a way may be said to fail for that cause.
+// may reports whether a path may be reported as failing for that cause.
 func may(all []faulty, way [3]string, cause string) bool {
 	return slices.ContainsFunc(all, func(f faulty) bool {
 		right := map[[2]string]string{{f.from, f.to}: f.there, {f.to, f.from}: f.back}[[2]string{way[0], way[1]}]
@@ -277,7 +278,7 @@ func may(all []faulty, way [3]string, cause string) bool {
 	})
 }
 
-// mayAlone reports whether a node may report that of its path to another.
+// mayAlone reports whether a node may report that about its path to another.
 func mayAlone(all []faulty, node string, found api.ReachFinding) bool {
 	return slices.ContainsFunc(all, func(f faulty) bool {
 		pair := f.from == node && f.to == found.Node || f.to == node && f.from == found.Node
@@ -289,13 +290,13 @@ func mayAlone(all []faulty, node string, found api.ReachFinding) bool {
 // configure kills a node's agent, and starts it with another config.
 func (c cluster) configure(t *testing.T, node, edit string) {
 	t.Helper()
-	must(t, 0, c.AgentKill(labtest.Within(t, 20*time.Second), node)) // one that says that it leaves is away for a while
+	must(t, 0, c.AgentKill(labtest.Within(t, 20*time.Second), node)) // SIGTERM would announce that it leaves
 	c.sh(t, node, fmt.Sprintf("sed -i '%s' /etc/fairlead/agent.conf", edit))
 	must(t, 0, c.AgentStart(labtest.Within(t, 10*time.Second), node))
 	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
-// differentTunnel has one node's tunnel of another type, at the same port.
+// differentTunnel gives one node a tunnel of another type, on the same port.
 func (c *causes) differentTunnel(t *testing.T) {
 	c.configure(t, "node4", `$atunnelType: vxlan\ntunnelPort: 6081`)
 	var at []faulty
@@ -308,7 +309,7 @@ func (c *causes) differentTunnel(t *testing.T) {
 	c.allReached(t, "node4 has the others' tunnel again")
 }
 
-// nodeFaults are faults of one node's ways to several.
+// nodeFaults are faults of one node's paths to several others.
 func (c *causes) nodeFaults(t *testing.T) {
 	underlayToo := []string{"underlay", "route"}
 	var routeless []faulty
@@ -320,12 +321,12 @@ func (c *causes) nodeFaults(t *testing.T) {
 	routeless[0].end = "ip route replace default via 192.168.78.1"
 	c.named(t, routeless...)
 	c.cutOff(t, "the cable is out", "ip link set node4 down", "ip link set node4 up")
-	// Its gateway does not answer either, so it is reported as soon.
+	// The gateway does not answer either, so the fault is reported as soon.
 	c.cutOff(t, "the switch port passes nothing", "ip link set node4 nomaster", "ip link set node4 master br1")
 	t.Run("a wrong address", func(t *testing.T) { c.wrongAddress(t) })
 }
 
-// cutOff has no packet pass between node4 and the others.
+// cutOff drops all packets between node4 and the others.
 func (c *causes) cutOff(t *testing.T, why, begin, end string) {
 	var at []faulty
 	for _, other := range []string{"node1", "node2", "node3"} {
@@ -336,7 +337,7 @@ func (c *causes) cutOff(t *testing.T, why, begin, end string) {
 	c.named(t, at...)
 }
 
-// wrongAddress has an address of a Node that no node has.
+// wrongAddress gives a Node an address that no node has.
 func (c *causes) wrongAddress(t *testing.T) {
 	address := func(v4 string) {
 		c.apply(t, nodeYAML("node4", "10.77.4.0/24,fd77:0:0:4::/64", v4+",fd78::14"))
@@ -347,13 +348,13 @@ func (c *causes) wrongAddress(t *testing.T) {
 		at = append(at, faulty{name: "node4 has another address than its Node, " + other,
 			from: other, to: "node4", there: "fails address", back: "fails address", alone: []string{"underlay", "source", "address"}})
 	}
-	at[1].family, at[1].back = "IPv4", "works" // which is direct, and the IPv6 address is right
+	at[1].family, at[1].back = "IPv4", "works" // the path is direct, and the IPv6 address is right
 	c.found(t, at)
 	address("192.168.78.14")
 	c.allReached(t, "the Node has its node's address")
 }
 
-// withoutEncapsulation has pods' packets routed, between the subnets by a router that knows podCIDRs.
+// withoutEncapsulation has pods' packets routed, between the subnets by a router with routes to the podCIDRs.
 func (c *causes) withoutEncapsulation(t *testing.T) {
 	for _, node := range c.Nodes() {
 		c.configure(t, node, "s/hybrid/noEncap/")
@@ -366,7 +367,8 @@ func (c *causes) withoutEncapsulation(t *testing.T) {
 	}
 	at[0].begin, at[0].end = "ip route del 10.77.2.0/24", "ip route add 10.77.2.0/24 via 192.168.78.12"
 	c.named(t, at...)
-	// A node that is down behind a router is none, for as long as a node takes to be not ready and longer.
+	// A node that is down behind a router is no path fault; this is checked for longer than a node takes to be not
+	// ready.
 	must(t, 0, c.AgentKill(labtest.Within(t, 10*time.Second), "node4"))
 	c.sh(t, underlay.Hub, "ip link set node4 down")
 	c.setReady(t, "node4", corev1.ConditionFalse)

@@ -30,7 +30,7 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 		starved := c.starved(t, starving)
 		lost := restartAgents(t, c, every)
 		waited := starved()
-		every = min(2*every, 100*time.Millisecond) // the sockets then hold more of a busy machine's time
+		every = min(2*every, 100*time.Millisecond) // the sockets then buffer more of a busy machine's time
 		if len(lost) == 0 || t.Failed() {
 			return
 		}
@@ -71,8 +71,8 @@ func restartAgents(t *testing.T, c cluster, every time.Duration) (lost []string)
 	t.Helper()
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	// Eight streams leave the pod a, at first 320 packets a second. Open vSwitch's socket for the pod's port buffers some
-	// 200: an ovs-vswitchd that gets no processor for as long as 20 of each take, half a second, loses none by that. In
+	// Eight streams leave the pod a, at first 320 packets a second. Open vSwitch's socket for the pod's port buffers
+	// some 200: an ovs-vswitchd that gets no processor for 20 intervals, half a second, loses none by that. In
 	// User-Mode Linux a system call takes 100 times as long, and there is one CPU, which the streams need, too.
 	streams := map[string]*probe.Stream{}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {

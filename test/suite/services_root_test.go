@@ -96,8 +96,8 @@ func reusable(_, _ string, c syscall.RawConn) (err error) {
 	return errors.Join(cerr, err)
 }
 
-// answerLimit is for a connection or an answer that must come: a machine that stands still for seconds, and what TCP
-// then sends again after 7 s. What is polled has a few tries within labtest.Limit.
+// answerLimit is the time limit for a connection or an answer that must come: the machine may stall for seconds, and
+// TCP then retransmits after 7 s. A poll has a few tries within labtest.Limit.
 const answerLimit = 20 * time.Second
 
 // dialled is a client's connection.
@@ -124,19 +124,19 @@ func call(t *testing.T, p place, network string, to netip.AddrPort, from int) (c
 	return c, err
 }
 
-// ask returns what the other end says.
+// ask returns the other end's answer.
 func (c dialled) ask(t *testing.T) (string, error) {
 	t.Helper()
 	return c.askWithin(t, answerLimit)
 }
 
-// askWithin is ask where an answer may be lost.
+// askWithin is ask with a limit, for answers that may be lost.
 func (c dialled) askWithin(t *testing.T, limit time.Duration) (string, error) {
 	t.Helper()
 	return c.askBy(t, time.Now().Add(labtest.Patience(t, limit)))
 }
 
-// askBy is ask that is answered by a certain time, or not.
+// askBy is ask with a deadline.
 func (c dialled) askBy(t *testing.T, deadline time.Time) (string, error) {
 	t.Helper()
 	must(t, 0, c.SetDeadline(deadline))
@@ -238,8 +238,8 @@ func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
 	_ = b
 }
 
-// A client keeps its endpoint, also while others come. It gets another one when its own leaves, and is forgotten when
-// it has opened no connection for the timeout.
+// A client keeps its endpoint, also while others are added. It gets another one when its own leaves, and is forgotten
+// when it has opened no connection for the timeout.
 func affinity(t *testing.T, c cluster, a, b, remote place) {
 	const sticks = "sessionAffinity: ClientIP,"
 	short := "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 1}},"
@@ -285,7 +285,7 @@ func affinity(t *testing.T, c cluster, a, b, remote place) {
 	}
 	c.apply(t, serviceYAML("same", 7, sticks, 8080, left...))
 	has("one left", 1)
-	wait(t, labtest.Patience(t, 10*time.Second), func() string { // until the datapath has followed its tables
+	wait(t, labtest.Patience(t, 10*time.Second), func() string { // until the datapath is revalidated
 		if got, err := asked(t, a, "tcp", to(0)); err != nil || !strings.HasPrefix(got, left[0].name+" ") {
 			return fmt.Sprintf("the endpoint of %q has left: %q, %v", served["tcp0"], got, err)
 		}
@@ -322,7 +322,7 @@ func refused(t *testing.T, a place) {
 	}
 }
 
-// A connection that has ended leaves both zones within seconds, and its port with it.
+// An ended connection leaves both conntrack zones within seconds, and its port with it.
 func endedConnections(t *testing.T, c cluster, a place) {
 	seen := map[string]bool{} // by zone
 	wait(t, labtest.Patience(t, 10*time.Second), func() string {
@@ -364,8 +364,8 @@ func samePort(t *testing.T, a, b place) {
 	}
 }
 
-// Connections live while endpoints of others change, while their own endpoint leaves the Service, and over a restart of
-// the agent. Datagrams to an endpoint that has left go to another one.
+// Connections survive changes of other endpoints, their own endpoint's leaving the Service, and a restart of the agent.
+// Datagrams to an endpoint that has left go to another one.
 func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	vip := netip.AddrPortFrom(clusterIPs(1)[0], 80)
 	tcp, err := call(t, a, "tcp", vip, 0)
@@ -388,7 +388,7 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	must(t, 0, err)
 	stop := make(chan struct{})
 	talked := make(chan string)
-	go func() { // all the time: to find a gap of some milliseconds
+	go func() { // continuously: to find a gap of some milliseconds
 		for wrong := ""; ; {
 			select {
 			case <-stop:
@@ -425,8 +425,8 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	if got, err := asked(t, a, "tcp", vip); got != "c"+at {
 		t.Errorf("a new connection: %q, %v", got, err)
 	}
-	// Externally altered groups are restored. Until then connections may pass nevertheless: the datapath follows its
-	// tables late.
+	// Externally altered groups are restored. Until then connections may pass nevertheless: the datapath is revalidated
+	// late.
 	state := func() (groups, flows int) {
 		return strings.Count(node.exec(t, "ovs-ofctl -O OpenFlow15 dump-groups br-int"), "group_id="),
 			strings.Count(c.flows(t, "node1"), "table=2, priority=200,")
@@ -448,11 +448,12 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	})
 }
 
-// leavesLate replaces the endpoint of a client that keeps sending, while the datapath follows its tables late, but less
-// so than the agent leaves it time for (staleFor in agent/apply). A machine that is busier than that gets another try.
+// leavesLate replaces the endpoint of a client that keeps sending while the datapath is revalidated late, but within
+// the time that the agent allows for it (staleFor in agent/apply). On a machine that is busier than that it is
+// repeated.
 func leavesLate(t *testing.T, c cluster, udp dialled, at string, b, remote place) {
 	t.Helper()
-	const leaves = 2800 * time.Millisecond // what the agent flushes again is no earlier than 3 s after the change
+	const leaves = 2800 * time.Millisecond // the agent flushes again no earlier than 3 s after the change
 	node, vip := c.host(t, "node1"), clusterIPs(1)[0].String()
 	hasB := func() (bool, string) {
 		flows := node.exec(t, "ovs-ofctl dump-flows br-int udp,nw_dst="+vip)
@@ -470,8 +471,8 @@ func leavesLate(t *testing.T, c cluster, udp dialled, at string, b, remote place
 				}
 				return ""
 			})
-			// The agent deletes this connection from conntrack, in two zones, and the datapath recreates it. An answer that is
-			// under way at that moment is lost: nothing knows any more whose it is. Where all stands still, more come late.
+			// The agent deletes this connection from conntrack, in two zones, and the datapath recreates it. An answer
+			// in flight at that moment is lost: no entry matches it. On a machine that stalls, more answers are late.
 			for answered := 0; answered < 10 && time.Since(begun) < leaves; {
 				got, err := udp.askBy(t, time.Now().Add(300*time.Millisecond))
 				if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -507,7 +508,7 @@ func leavesLate(t *testing.T, c cluster, udp dialled, at string, b, remote place
 }
 
 // After a restart of ovs-vswitchd its groups and flows are back, also if the agent starts with it. On the kernel's
-// datapath connections live on; on the userspace datapath conntrack is in the process.
+// datapath connections survive; on the userspace datapath conntrack is in the process.
 func restartsOfServices(t *testing.T, c cluster, a place) {
 	at := " " + a.ips[0].String()
 	both := netip.AddrPortFrom(clusterIPs(3)[0], 80)

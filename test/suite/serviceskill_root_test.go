@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An agent that is killed at any moment while it changes many Services leaves nothing that the next one does not put
-// right, and no connection to a Service notices.
+// Whenever an agent is killed while it changes many Services, the next one repairs what it leaves, and no connection to
+// a Service is affected.
 func TestRootServicesKills(t *testing.T) {
 	ovstest.UserspaceOnly(t, "what the agent sends to ovs-vswitchd does not depend on the datapath")
 	rounds := 2

@@ -60,7 +60,7 @@ func up(t *testing.T, o lab.Options) cluster {
 		if t.Failed() {
 			for _, node := range c.Nodes() {
 				t.Logf("the log of %s's agents:\n%s", node, c.log(t, node))
-				// What is cached goes 10 s after its last packet.
+				// Cached entries expire 10 s after their last packet.
 				for _, dump := range []string{"dpctl/dump-flows", "dpctl/dump-conntrack"} {
 					out, err := c.NodeExec(context.Background(), node, "ovs-appctl", "--timeout=5", dump)
 					t.Logf("%s of %s: %v\n%s", dump, node, err, out)
@@ -295,7 +295,7 @@ func (c cluster) metric(t *testing.T, node, name string) float64 {
 	return 0
 }
 
-// awaitMetric waits until an agent's metric has a value: metrics follow when all is applied.
+// awaitMetric waits until an agent's metric has a value: metrics are set after everything is applied.
 func (c cluster) awaitMetric(t *testing.T, node, name string, want float64) {
 	t.Helper()
 	wait(t, labtest.Patience(t, 10*time.Second), func() string {
@@ -306,7 +306,7 @@ func (c cluster) awaitMetric(t *testing.T, node, name string, want float64) {
 	})
 }
 
-// datapathFollows waits until the datapath of each node has followed the tables, as they are now.
+// datapathFollows waits until the datapath of each node is revalidated against the current tables.
 func (c cluster) datapathFollows(t *testing.T) {
 	t.Helper()
 	for _, node := range c.Nodes() {
@@ -314,7 +314,7 @@ func (c cluster) datapathFollows(t *testing.T) {
 	}
 }
 
-// flows is the dump of br-int's flows without what changes by itself, or with each change of others.
+// flows is the dump of br-int's flows without what changes by itself, or whenever other flows do.
 func (c cluster) flows(t *testing.T, node string) string {
 	t.Helper()
 	dump := c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int")

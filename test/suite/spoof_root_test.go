@@ -62,7 +62,7 @@ func falseFrames(t *testing.T, s scene) {
 	lies = append(lies, s.falseARP()...)
 	lies = append(lies, s.falseND()...)
 	for n, l := range lies {
-		if n%50 == 0 { // the socket that Open vSwitch reads them from holds some 200: what follows would be lost
+		if n%50 == 0 { // Open vSwitch's receive socket holds some 200 frames: more would be lost
 			so := udp(s.liar.ips[0], s.victim.ips[0], fmt.Sprintf("the truth after %d lies", n))
 			liar.send(t, ethernet(s.gateway, s.liar.mac, so))
 			ears[0].expect(t, string(so.mark), so.mark)

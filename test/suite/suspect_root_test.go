@@ -10,7 +10,7 @@ import (
 )
 
 // In a large cluster an agent probes only some of the other nodes. One that does not answer a pod's packets is probed
-// as well: here, none of the others is there.
+// as well: here, none of the others exists.
 func TestRootTrafficMakesSuspect(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1})
 	var manifests []string
@@ -54,7 +54,7 @@ func TestRootTrafficMakesSuspect(t *testing.T) {
 	})
 }
 
-// asked are the nodes that node1's agent asks.
+// asked are the nodes that node1's agent probes.
 func (c cluster) asked(t *testing.T) map[string]bool {
 	t.Helper()
 	asked := map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// Tunnel packets are accepted from nodes only, and from each of them only about its own pods. The host outside sends
+// Tunnel packets are accepted from nodes only, and from each of them only from its own pods. The host outside sends
 // crafted tunnel packets from an address that is not a node's and from one that is.
 func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 	t.Run("tunnel over IPv4", func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 	})
 }
 
-// believesNodesOnly makes the host outside the node called second as well, with these podCIDRs and this address.
+// believesNodesOnly makes the host outside also the node called second, with these podCIDRs and this address.
 func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address string) {
 	c := up(t, lab.Options{IPFamily: family})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")

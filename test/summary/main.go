@@ -62,7 +62,7 @@ func run(dir string, args []string, allowSkip bool, out io.Writer) (int, error) 
 	return code, r.tell(os.Getenv("FAIRLEAD_TEST_TOLD"))
 }
 
-// tell appends what is wrong to a file.
+// tell appends the lines of skipped and failed tests to a file.
 func (r *report) tell(path string) error {
 	if path == "" || r.wrong() == "" {
 		return nil

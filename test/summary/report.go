@@ -31,7 +31,7 @@ type report struct {
 	out    io.Writer
 	output map[test][]string // of running tests
 	passed int
-	// elsewhere counts tests of another pass.
+	// elsewhere counts tests that run only in another pass.
 	elsewhere int
 	skipped   []outcome
 	failed    []outcome
@@ -128,7 +128,7 @@ func reason(output []string) string {
 // told is how many bytes of a failed test's messages the summary repeats.
 const told = 400
 
-// firstSaid is the beginning of what a failed test said, in one line; of a parent nothing but that a subtest failed.
+// firstSaid is the beginning of what a failed test said, in one line; empty for a parent of failed subtests.
 func firstSaid(output []string) string {
 	var said []string
 	for _, line := range output {

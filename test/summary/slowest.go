@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// timed is a test with subtests or without, and how long it took, in seconds.
+// timed is a test, with or without subtests, and its duration in seconds.
 type timed struct {
 	test
 	seconds float64
@@ -31,7 +31,7 @@ func slowest(all []timed) []timed {
 	return out[:min(shown, len(out))]
 }
 
-// tellSlowest reports the slowest tests: where a faster run begins.
+// tellSlowest reports the slowest tests: the candidates for a faster run.
 func (r *report) tellSlowest() {
 	for _, t := range slowest(r.timed) {
 		fmt.Fprintf(r.out, "slow    %s %s %.1fs\n", t.pkg, t.name, t.seconds)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each processor gets a guest, and then each another one.
+// Every processor gets one guest before any gets a second.
 func TestUMLGuestsShareProcessors(t *testing.T) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -34,14 +34,14 @@ func TestUMLGuestsShareProcessors(t *testing.T) {
 	}
 }
 
-// boundCPU returns to which processors a thread is bound by onOneCPU. The thread ends.
+// boundCPU returns the processors to which onOneCPU binds a thread. The thread ends.
 func boundCPU(name string) (bound unix.CPUSet, done func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread()
 		done = onOneCPU(name)
-		_ = unix.SchedGetaffinity(0, &bound) // none: reported by the caller
+		_ = unix.SchedGetaffinity(0, &bound) // on failure bound is empty, and the caller reports it
 	}()
 	<-ended
 	return bound, done

@@ -29,7 +29,7 @@ type machine struct {
 // boot starts the kernel with init and the job in dir.
 func (c Command) boot(init, dir string) (*machine, error) {
 	m := &machine{dir: dir, ended: make(chan struct{}), note: orDiscard(c.Note)}
-	// The kernel wants pipes for its consoles: it polls them, which files cannot.
+	// The consoles must be pipes: the kernel polls them, which files do not support.
 	var ends [3]*os.File
 	log := io.Writer(&m.log)
 	if c.Log != nil {
@@ -46,7 +46,7 @@ func (c Command) boot(init, dir string) (*machine, error) {
 	cmd := exec.Command(c.Kernel, c.arguments(init, dir)...)
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir}, memoryDir(c.memory(), dir)...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = ends[0], ends[0], ends[1:]
-	// A process group of its own, to be killed as one; and killed by the kernel if this process dies.
+	// A process group of its own, so that it can be killed as a whole; the kernel kills it if this process dies.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
@@ -106,7 +106,7 @@ func memoryDir(mib int, dir string) []string {
 	return []string{"TMPDIR=" + dir}
 }
 
-// slow returns why the kernel uses ptrace and not seccomp, or nothing.
+// slow returns why the guest's kernel uses ptrace instead of seccomp; empty if it does not.
 func (m *machine) slow() string {
 	const asks = "Checking that seccomp filters can be installed..."
 	_, answer, newer := strings.Cut(m.log.String(), asks)
@@ -124,7 +124,7 @@ func (m *machine) end() {
 	m.once.Do(func() {
 		_ = unix.Kill(-m.pid, unix.SIGKILL)
 		<-m.ended
-		// Processes that it started meanwhile. No process of the group starts others any more.
+		// Processes that the kernel started meanwhile. No process of the group starts others now.
 		_ = unix.Kill(-m.pid, unix.SIGKILL)
 		m.read.Wait()
 	})

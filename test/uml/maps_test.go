@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The limit of mappings is raised where it is too low, and that is said, also where it may not be.
+// A limit of mappings that is too low is raised and reported, or only reported if it cannot be changed.
 func TestMoreMaps(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ before, after, note string }{
@@ -26,7 +26,7 @@ func TestMoreMaps(t *testing.T) {
 		}
 	}
 	for file, want := range map[string]string{filepath.Join(dir, "none"): "",
-		"/proc/sys/kernel/ngroups_max": "As root: sysctl -w"} { // a small number that nobody may change
+		"/proc/sys/kernel/ngroups_max": "As root: sysctl -w"} { // a small number that is read-only
 		var note strings.Builder
 		if moreMaps(file, &note); (note.Len() > 0) != (want != "") || !strings.Contains(note.String(), want) {
 			t.Errorf("of %s it said %q, want %q", file, note.String(), want)

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/uml/kernel"
 )
 
-// childScript in the environment makes the test binary run that script in a guest.
+// childScript is the environment variable that makes the test binary run a script in a guest.
 const childScript = "FAIRLEAD_UML_TEST_SCRIPT"
 
 func TestMain(m *testing.M) {
@@ -104,7 +104,7 @@ for try in $(seq 100); do ! ps -eo stat | grep -q Z || { sleep 0.2; continue; };
 
 func TestUMLTimeout(t *testing.T) {
 	c := command("/", "echo begun; sleep 100")
-	c.Timeout = 10 * time.Second // all of it is waited, and a guest stands still for seconds
+	c.Timeout = 10 * time.Second // the test takes all of it, and a guest can stall for seconds
 	if _, stdout, _, err := output(t, c); !errors.Is(err, ErrTimeout) || stdout != "begun\n" {
 		t.Errorf("error %v, output %q; want a time-out", err, stdout)
 	}
@@ -134,7 +134,7 @@ func TestUMLErrorsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// However the run ends, nothing of it is left.
+// However a run ends, nothing of it is left.
 func TestUMLNothingIsLeft(t *testing.T) {
 	for name, end := range map[string]func(child *os.Process, cancel func()){
 		"the context":   func(_ *os.Process, cancel func()) { cancel() },
@@ -183,7 +183,7 @@ func TestUMLNothingIsLeft(t *testing.T) {
 	}
 }
 
-// processes are those with word on their command line; all of a guest have the kernel's.
+// processes are those with word on their command line; all processes of a guest have the kernel's command line.
 func processes(t *testing.T, word string) (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

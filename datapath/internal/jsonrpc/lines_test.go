@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// answers is the socket of a program that answers each request with the pieces of a text, and then ends the connection.
+// answers is the socket of a server that answers each request with the pieces of a text, and then closes the
+// connection.
 func answers(t *testing.T, pieces ...string) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "ctl")
@@ -29,7 +30,7 @@ func answers(t *testing.T, pieces ...string) (socket string) {
 			_ = json.NewDecoder(conn).Decode(new(any))
 			for _, piece := range pieces {
 				_, _ = conn.Write([]byte(piece))
-				time.Sleep(time.Millisecond) // so that the next one comes by itself
+				time.Sleep(time.Millisecond) // so that the next one arrives separately
 			}
 			conn.Close()
 		}
@@ -56,8 +57,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The answer of a program that says no, or ends, is an error that says so; that of who gets the lines is returned as it
-// is.
+// A rejection, or a connection that ends early, is an error that says so; an error of the callback is returned
+// unchanged.
 func TestLinesThatFail(t *testing.T) {
 	mine := errors.New("mine")
 	for answer, want := range map[string]string{

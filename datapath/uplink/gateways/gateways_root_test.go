@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// A gateway that answers is found, among those of all routes and next hops, by the interface and on the wire.
+// A gateway that answers is found, among those of all routes and next hops, by its interface and on the wire.
 func TestRootGateways(t *testing.T) {
 	node, router := nstest.New(t), nstest.New(t)
 	nstest.Veth(node, "eth0", router, "e0")

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// Of two files the newer is believed, and a damaged one never if the other is whole.
+// Of the two files the newer one is used, but never a damaged one if the other is intact.
 func TestRootTwoJournals(t *testing.T) {
 	nstest.Need(t)
 	path := filepath.Join(t.TempDir(), "uplink.json")

@@ -42,7 +42,7 @@ func TestJournalComesBack(t *testing.T) {
 	}
 }
 
-// A journal that is damaged is not gone by, but all of it that can be read is there to go back.
+// A damaged journal is not used to continue, but everything readable in it is available for a restore.
 func TestDamagedJournal(t *testing.T) {
 	whole, err := Encode(example())
 	if err != nil {
@@ -98,14 +98,14 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// On the way forward, what the disk has not taken is not begun, and the copy in memory must not say that it was. On the
-// way back one of the two files is enough.
+// On attach, a step that was not recorded on disk is not started, and the copy in memory must not claim that it was. On
+// restore, one of the two files is enough.
 func TestCopyIsNotAheadOfTheDisk(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(file, "uplink.json") // the disk refuses this
+	path := filepath.Join(file, "uplink.json") // the disk refuses it
 	t.Cleanup(func() { os.RemoveAll(InMemory(filepath.Dir(file))) })
 	j := example()
 	j.Phase = Attaching

@@ -3,8 +3,8 @@ package journal
 import "time"
 
 const (
-	// mostDoublings bounds the wait before another attach: 64 times the first.
-	mostDoublings = 6
+	// maxDoublings bounds the wait before another attach: 64 times the first.
+	maxDoublings = 6
 	// stableAfter is how long an uplink must work before its earlier failures no longer count.
 	stableAfter = time.Hour
 )
@@ -19,7 +19,7 @@ func Postpone(j *Journal, first time.Duration) {
 	if time.Since(j.RetryAt) > stableAfter {
 		j.Tries = 0
 	}
-	j.RetryAt = time.Now().Add(first << min(j.Tries, mostDoublings))
+	j.RetryAt = time.Now().Add(first << min(j.Tries, maxDoublings))
 	j.Tries++
 }
 
@@ -27,5 +27,5 @@ func Postpone(j *Journal, first time.Duration) {
 // means that the clock was changed.
 func (j Journal) RetryDue(first time.Duration) bool {
 	wait := time.Until(j.RetryAt)
-	return wait <= 0 || wait > first<<mostDoublings
+	return wait <= 0 || wait > first<<maxDoublings
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Each wait after an attach that was undone is twice as long as the last one, up to a limit, until one was good for
-// long.
+// Each wait after a rolled back attach is twice as long as the previous one, up to a limit, until an attach has lasted
+// long enough.
 func TestWaitsDouble(t *testing.T) {
 	const first = time.Minute
 	j := &Journal{}
@@ -19,7 +19,7 @@ func TestWaitsDouble(t *testing.T) {
 			t.Errorf("after try %d the next is due at once", try+1)
 		}
 	}
-	for _, due := range []time.Duration{-time.Second, 65 * first} { // the latter by a clock that was set
+	for _, due := range []time.Duration{-time.Second, 65 * first} { // the latter: the clock was set back
 		j.RetryAt = time.Now().Add(due)
 		if !j.RetryDue(first) {
 			t.Errorf("%s from now: not due", due)

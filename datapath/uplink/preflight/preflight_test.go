@@ -20,7 +20,7 @@ func healthy() (hoststate.Link, nicFacts) {
 	return nic, nicFacts{kind: "device", ether: true}
 }
 
-// Each thing that can't be attached safely is refused, with what to do about it.
+// Each NIC that can't be attached safely is refused, with a remedy.
 func TestPreflightRefuses(t *testing.T) {
 	if r := judge(healthy()); len(r.Refused) > 0 {
 		t.Fatalf("a healthy NIC is refused: %v", r.Refused)
@@ -103,7 +103,7 @@ func TestPreflightOfSteer(t *testing.T) {
 	}
 }
 
-// What only has to be known is no reason to refuse.
+// What is only worth noting is no reason to refuse.
 func TestPreflightNotes(t *testing.T) {
 	nic, f := healthy()
 	f.uppers = []upper{{"eth0.10", "vlan", 10}, {"veth1", "veth", 0}}
@@ -150,7 +150,7 @@ func TestManagers(t *testing.T) {
 	}
 }
 
-// The node's /run is found in every place that preflight runs in; where it is not seen, that is said.
+// The node's /run is found wherever preflight runs; if it is not visible, that is reported.
 func TestNodeRun(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -196,7 +196,7 @@ func TestNodeRun(t *testing.T) {
 	}
 }
 
-// What mode bridge has to know and cannot see is neither a reason to refuse nor passed over.
+// A fact that mode bridge needs but cannot read is no reason to refuse, but is reported.
 func TestPreflightDoesNotKnow(t *testing.T) {
 	nic, f := healthy()
 	f.unseen = "no /run"

@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Timeouts of conntrack zones go, and the Datapath that was added for them; those of others stay, and their Datapath.
+// Fairlead's timeouts of conntrack zones are removed, with the Datapath that was added for them; those of other
+// programs stay, with their Datapath.
 func TestRemoveMarkedZones(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {

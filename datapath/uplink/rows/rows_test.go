@@ -32,7 +32,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The same works through the server and without it.
+// Works in the same way with and without the server.
 func TestRows(t *testing.T) {
 	ctx := context.Background()
 	for _, how := range []string{"server", "file"} {
@@ -80,7 +80,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// A look into the file takes no lock: an ovsdb-server that starts meanwhile would fail. Here one has it.
+// Reading the file takes no lock, which would make an ovsdb-server that starts meanwhile fail. Here one holds it.
 func TestReadTakesNoLock(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	must(t, Find(o.Dir).Ensure(context.Background(), bridge(), "p0"))
@@ -94,7 +94,7 @@ func TestReadTakesNoLock(t *testing.T) {
 }
 
 // An external change to any column is detected and reverted.
-func TestRowsAreMended(t *testing.T) {
+func TestRowsAreReverted(t *testing.T) {
 	ctx := context.Background()
 	o := ovstest.Start(t, ovstest.Options{})
 	db := Find(o.Dir)
@@ -141,7 +141,7 @@ func TestForeignBridge(t *testing.T) {
 	}
 }
 
-// What was written is waited for until ovs-vswitchd has taken it, and that is said if it does not.
+// WaitApplied waits until ovs-vswitchd has applied what was written, and returns an error if it does not answer.
 func TestWaitTaken(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := Find(o.Dir)
@@ -158,7 +158,8 @@ func TestWaitTaken(t *testing.T) {
 	must(t, db.WaitApplied(late))
 }
 
-// What ovs-vswitchd has dropped before it knew the NIC's port passes at once, and not with its next regular check.
+// What ovs-vswitchd dropped before it knew the NIC's port passes at once, and not only after its next regular
+// revalidation.
 func TestRetranslate(t *testing.T) {
 	ctx := t.Context()
 	o := ovstest.Start(t, ovstest.Options{})
@@ -168,7 +169,7 @@ func TestRetranslate(t *testing.T) {
 	must(t, db.AddNIC(ctx, bridge(), "p0"))
 	must(t, db.WaitApplied(ctx))
 	flows := func() bool { return strings.Contains(o.Appctl("dpctl/dump-flows"), "eth_type(0x88cc)") }
-	// The checks that the port and its carrier have caused are over when one stays.
+	// The revalidations that the port and its carrier have caused are over once a wrong megaflow stays.
 	nstest.Wait(t, time.Minute, "a wrong megaflow stays by itself, or this test cannot fail", func() bool {
 		o.Appctl("revalidator/wait")
 		if !flows() {

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Each access is aligned to its size, which the kernel insists on for processors without others, and a number of the
-// frame's header is brought into the host's order before it is used; only copies are not.
+// Each access is aligned to its size, which the kernel requires on processors without unaligned access, and a number
+// from the frame's header is converted to host byte order before it is used, unless it is only copied.
 func TestAccessesAreAlignedAndInOrder(t *testing.T) {
 	for _, h := range hooks() {
 		all := plan{nic: 1, port: 2}.code(h)
@@ -25,7 +25,7 @@ func TestAccessesAreAlignedAndInOrder(t *testing.T) {
 			if !proto && (!header || size == asm.Byte) {
 				continue
 			}
-			if proto { // 16 bits, of a word
+			if proto { // 16 bits of a 32-bit word
 				size = asm.Half
 			}
 			after, swap := all[i+1], asm.HostTo(asm.BE, ins.Dst, size)

@@ -20,7 +20,7 @@ import (
 
 const (
 	hostMAC  = "02:00:00:00:00:11"
-	vlanMAC  = "02:00:00:00:00:12" // of something that the host has on top of its NIC
+	vlanMAC  = "02:00:00:00:00:12" // of an interface on top of the host's NIC
 	outMAC   = "02:00:00:00:00:01"
 	podMAC   = "02:00:00:00:01:01" // untagged
 	pod10MAC = "02:00:00:00:01:0a" // in VLAN 10
@@ -34,7 +34,7 @@ type node struct {
 	t                   *testing.T
 	host, outside, pods *nstest.NS
 	config              Config
-	at                  map[string]int // sockets: who receives
+	at                  map[string]int // sockets, by receiver
 	serial              uint32
 }
 
@@ -66,12 +66,12 @@ func setup(t *testing.T, hooks Hooks) *node {
 	})
 	n.at["outside"] = n.socket(n.outside, "far0", unix.ETH_P_ALL)
 	n.at["pods"] = n.socket(n.pods, "pods0", unix.ETH_P_ALL)
-	// Only those who ask for all see a frame before the programs do.
+	// Only sockets for all protocols see a frame before the programs do.
 	n.at["host"] = n.socket(n.host, "eth0", ethTest)
 	return n
 }
 
-// bpffs is a directory, not made yet, in a file system of its own.
+// bpffs is a directory, not created yet, in a file system of its own.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	nstest.Need(t)
@@ -134,10 +134,10 @@ func mac(t *testing.T, s string) api.MAC {
 	return m
 }
 
-// ethTest is for experiments (IEEE 802, clause 9.2.4).
+// ethTest is an EtherType for experiments (IEEE 802, clause 9.2.4).
 const ethTest = 0x88b5
 
-// socket receives frames of one device.
+// socket receives the frames of one device.
 func (n *node) socket(ns *nstest.NS, dev string, proto uint16) (fd int) {
 	n.t.Helper()
 	index := n.index(ns, dev)
@@ -153,18 +153,18 @@ func (n *node) socket(ns *nstest.NS, dev string, proto uint16) (fd int) {
 
 func swap(n uint16) uint16 { return n<<8 | n>>8 }
 
-// sent is a frame, and where it begins.
+// sent is a frame, and where it is sent from.
 type sent struct {
 	from, src, dst string
 	vlan           uint16
-	service        bool // its tag is one of 802.1ad
+	service        bool // its tag is an 802.1ad one
 }
 
 func (s sent) String() string {
 	return fmt.Sprintf("from %s, %s to %s in VLAN %d", s.from, s.src, s.dst, s.vlan)
 }
 
-// send sends a frame that these shall get, and returns who got it, both by name in alphabetical order.
+// send sends a frame that want is to receive, and returns who received it, both as names in alphabetical order.
 func (n *node) send(s sent, want string) string {
 	n.t.Helper()
 	n.serial++
@@ -192,8 +192,8 @@ func (n *node) send(s sent, want string) string {
 	return strings.Join(n.who(s, strings.Fields(want)), " ")
 }
 
-// who waits until the frame that was sent last has come to those who shall get it, which on a busy machine may wait for
-// a thread of the kernel's (ksoftirqd), and then until frames have come to rest. A copy takes microseconds more.
+// who waits until the last frame sent has arrived at all in want, which on a busy machine may depend on a kernel thread
+// (ksoftirqd), and then until no more frames arrive. A copy takes microseconds more.
 func (n *node) who(s sent, want []string) (got []string) {
 	all := func() bool {
 		return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(got, name) })
@@ -217,7 +217,7 @@ func (n *node) who(s sent, want []string) (got []string) {
 	return got
 }
 
-// receives takes a frame off the socket and reports whether it is a received one of this number.
+// receives reads a frame from the socket and reports whether it is an incoming one with this serial number.
 func (n *node) receives(fd int, serial uint32) bool {
 	b := make([]byte, 200)
 	for {

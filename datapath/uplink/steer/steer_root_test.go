@@ -21,10 +21,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// kinds are the kernel's hooks: each test runs with both, where the kernel has both.
+// kinds are the kernel's hooks: each test runs with both if the kernel has both.
 func kinds() []Hooks { return []Hooks{TCX, Clsact} }
 
-// journeys are frames, and who is to get them. One pod is untagged, one in VLAN 10.
+// journeys are frames and their receivers. One pod is untagged, one in VLAN 10.
 func journeys() []struct {
 	sent
 	to string
@@ -47,7 +47,7 @@ func journeys() []struct {
 		{sent{from: "outside", src: outMAC, dst: all, vlan: 10}, "host pods"},
 		{sent{from: "outside", src: outMAC, dst: all, vlan: 20}, "host"},
 		{sent{from: "outside", src: outMAC, dst: lldp}, "host"},
-		// A switch that sends back what a pod has sent.
+		// A switch that reflects what a pod has sent.
 		{sent{from: "outside", src: podMAC, dst: all}, "host"},
 		{sent{from: "outside", src: pod10MAC, dst: pod10MAC, vlan: 10}, "host"},
 
@@ -74,7 +74,7 @@ func journeys() []struct {
 	}
 }
 
-// Every frame goes where it belongs, once.
+// Every frame is delivered to its receivers, once.
 func TestRootFramesAreSorted(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestRootFramesAreSorted(t *testing.T) {
 	}
 }
 
-// counted compares the counts with what was sent.
+// counted compares the counters with what was sent.
 func (n *node) counted() {
 	n.t.Helper()
 	want := map[string]uint64{}
@@ -113,7 +113,7 @@ func (n *node) counted() {
 		from := map[string]string{"outside": "underlay", "host": "host", "pods": "pods"}[j.from]
 		want[from+" "+to]++
 	}
-	// What a pod sends to the host meets a program once more.
+	// What a pod sends to the host or the underlay meets a second program.
 	want["underlay host"] += want["pods host"] + want["pods both"]
 	want["host underlay"] += want["pods underlay"] + want["pods both"]
 	var wrong []string
@@ -127,14 +127,14 @@ func (n *node) counted() {
 					c.Bytes, want))
 			}
 		}
-		if len(wrong) == 0 { // nobody sees when a frame is dropped
+		if len(wrong) == 0 { // a drop is counted after send has returned
 			return
 		}
 	}
 	n.t.Error(strings.Join(wrong, "\n"))
 }
 
-// What was there before is there after, and nothing else.
+// Removal restores the previous state exactly.
 func TestRootRemoveLeavesNothing(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
@@ -161,18 +161,18 @@ func TestRootRemoveLeavesNothing(t *testing.T) {
 	}
 }
 
-// tc is all that is attached at both devices.
+// tc is everything that is attached to both devices.
 func (n *node) tc() (out string) {
 	for _, what := range []string{"qdisc show dev eth0", "qdisc show dev port0", "filter show dev eth0 ingress",
 		"filter show dev eth0 egress", "filter show dev port0 ingress"} {
-		text, _ := n.host.Run(append([]string{"tc"}, strings.Fields(what)...)...) // fails where there is no clsact
+		text, _ := n.host.Run(append([]string{"tc"}, strings.Fields(what)...)...) // fails without clsact
 		out += text
 	}
 	return out
 }
 
-// hostStream sends to the host from outside, 500 packets a second, until stop is called. It waits for late answers, for
-// which ping(8) has a moment.
+// hostStream sends to the host from outside, 500 packets a second, until stop is called. It waits for late replies
+// longer than ping(8) does.
 func (n *node) hostStream() (stop func() probe.Report) {
 	n.t.Helper()
 	at, from := netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.1")
@@ -194,11 +194,11 @@ func (n *node) hostStream() (stop func() probe.Report) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond) // of the stream, before
+	time.Sleep(300 * time.Millisecond) // of the stream, before the change
 	return s.Stop
 }
 
-// Programs of another version, or for another port, are replaced while the host's packets pass.
+// Programs of another version, or for another port, are replaced without loss of the host's packets.
 func TestRootReplaced(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestRootReplaced(t *testing.T) {
 	}
 }
 
-// If the pins are lost the programs are attached again, and the old ones removed: nothing arrives twice.
+// If the pins are lost, the programs are attached again and the old ones removed: nothing is delivered twice.
 func TestRootPinsLost(t *testing.T) {
 	n := setup(t, TCX)
 	n.ensure()
@@ -297,7 +297,7 @@ func TestRootTamperedWith(t *testing.T) {
 	}
 }
 
-// An externally filled map has room again after the next Sync.
+// A map that was filled up externally has room again after the next Sync.
 func TestRootFullMap(t *testing.T) {
 	n := setup(t, Any)
 	n.ensure()
@@ -369,7 +369,7 @@ func TestRootMapOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// replaceMap pins a map of another form in place of the one of pods, with the entries of a pod if it has room for them.
+// replaceMap pins a map with another spec in place of the pods' map; fill: with the entries of a pod.
 func (n *node) replaceMap(spec *ebpf.MapSpec, fill bool, pod Entry) {
 	n.t.Helper()
 	m, err := ebpf.NewMap(spec)
@@ -390,8 +390,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// Others have programs and filters at the NIC too. They get what is not for pods, and keep their qdisc.
-func TestRootBesideOthers(t *testing.T) {
+// Other programs and filters are on the NIC too. They get everything that is not for pods, and keep their qdisc.
+func TestRootOtherPrograms(t *testing.T) {
 	for _, hooks := range kinds() {
 		t.Run(string(hooks), func(t *testing.T) {
 			n := setup(t, hooks)
@@ -413,7 +413,7 @@ func TestRootBesideOthers(t *testing.T) {
 	}
 }
 
-// The same for a program that was at tcx before Fairlead's.
+// The same with a program that was attached to tcx before Fairlead's.
 func TestRootBesideOtherPrograms(t *testing.T) {
 	n := setup(t, TCX)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0",
@@ -440,7 +440,7 @@ func TestRootBesideOtherPrograms(t *testing.T) {
 	}
 }
 
-// The kernel's reasons are in the error.
+// The error quotes the verifier.
 func TestRootVerifierIsQuoted(t *testing.T) {
 	n := setup(t, Any)
 	n.must(Probe(n.config.Dir))
@@ -449,7 +449,7 @@ func TestRootVerifierIsQuoted(t *testing.T) {
 	n.must(err)
 	defer m.close()
 	spec := n.config.plan(m).spec(hooks()[0])
-	spec.Instructions = spec.Instructions[:len(spec.Instructions)-1] // it never ends
+	spec.Instructions = spec.Instructions[:len(spec.Instructions)-1] // without its exit instruction
 	_, err = load(spec)
 	if err == nil || !strings.Contains(err.Error(), "Verifier log") || !strings.Contains(err.Error(), "last insn") {
 		t.Errorf("a program without an end: %v", err)

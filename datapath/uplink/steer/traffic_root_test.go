@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// setupTraffic is a node like setup's, whose NIC is called nic and made by the commands for ip(8). Host, outside and
-// pods have the addresses 11, 1 and 40 of a network, of both families; with vlan also of one in VLAN 10.
+// setupTraffic is a node like setup's, whose NIC is called nic and is created by the commands for ip(8). Host, outside
+// and pods have the addresses 11, 1 and 40 of a network, in both families; with vlan also of one in VLAN 10.
 func setupTraffic(t *testing.T, nic string, vlan bool, commands ...string) *node {
 	t.Helper()
 	n := setup(t, Any)
@@ -65,10 +65,10 @@ func (n *node) address(ns *nstest.NS, dev string, host, network int) {
 	ns.IP(fmt.Sprintf("-6 addr add fd00:%d::%d/64 dev %s nodad", network, host, dev))
 }
 
-// base is a network's first address: each has 16.
+// base is a network's first address: each network has 16.
 func base(network int) int { return 16 * (network + 1) }
 
-// talk has host, outside and pods send each other a stream, in both families and all networks.
+// talk makes host, outside and pods send each other a stream, in both families and all networks.
 func (n *node) talk(networks int) {
 	n.t.Helper()
 	type end struct {
@@ -94,7 +94,7 @@ func (n *node) talk(networks int) {
 	}
 }
 
-// transfer sends 3 MB by TCP: enough for the kernel to put segments together where it can.
+// transfer sends 3 MB by TCP: enough for the kernel to merge segments where it can.
 func transfer(from, to *nstest.NS, addr string) error {
 	const size, limit = 3_000_000, time.Minute
 	var l net.Listener
@@ -130,8 +130,7 @@ func transfer(from, to *nstest.NS, addr string) error {
 	return errors.Join(err, <-sent)
 }
 
-// Streams pass with what the NIC's and the port's offloads make of them: checksums that are left out, segments that are
-// too long or were put together.
+// Streams pass whatever the NIC's and the port's offloads do: missing checksums, oversized or merged segments.
 func TestRootOffloads(t *testing.T) {
 	n := setupTraffic(t, "eth0", false)
 	for _, features := range []string{"tx on tso on gso on gro on", "tx off tso off gso off gro off"} {
@@ -150,7 +149,7 @@ func TestRootOffloads(t *testing.T) {
 	})
 }
 
-// The host's VLAN interface and pods share a VLAN, with the tag in the frame and stripped from it.
+// The host's VLAN interface and pods share a VLAN, with the tag in the frame or stripped from it.
 func TestRootVLANsAndBonds(t *testing.T) {
 	ovstest.KernelOnly(t, "only the kernel in which that is tested is sure to have VLAN interfaces and bonds")
 	t.Run("VLAN", func(t *testing.T) {
@@ -173,7 +172,7 @@ func TestRootVLANsAndBonds(t *testing.T) {
 	}
 }
 
-// A macvlan of the host's in another namespace has its frames as before.
+// A macvlan of the host's in another namespace gets its frames as before.
 func TestRootMacvlan(t *testing.T) {
 	n := setupTraffic(t, "eth0", false)
 	guest := nstest.New(t)
@@ -191,7 +190,7 @@ func TestRootMacvlan(t *testing.T) {
 	n.talk(1)
 }
 
-// Only what is on top of the NIC in this namespace is the host's.
+// Only interfaces on top of the NIC in this namespace count as the host's.
 func TestRootMACs(t *testing.T) {
 	n := setup(t, Any)
 	n.host.IP("link add link eth0 name mv0 address " + vlanMAC + " type macvlan mode bridge")

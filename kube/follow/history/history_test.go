@@ -11,7 +11,8 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// server answers each list with one Node of that version, or with none if that is empty. It calls meanwhile first.
+// server answers each list with one Node of that version, or with none if the version is empty. It calls meanwhile
+// first.
 type server struct {
 	metadata.Interface
 	metadata.Getter
@@ -38,7 +39,7 @@ func node(name, version string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
 }
 
-// A restored backup is recognised only by an older version of the Node that had changed last.
+// A restored backup is detected only by an older version of the Node that changed last.
 func TestBackupIsRecognised(t *testing.T) {
 	for _, c := range []struct {
 		what     string
@@ -68,7 +69,7 @@ func TestBackupIsRecognised(t *testing.T) {
 	} {
 		var h History
 		c.note(&h)
-		for range 2 { // it is counted once
+		for range 2 { // counted once
 			if err := h.Check(t.Context(), &c.server); err != nil {
 				t.Errorf("%s: %v", c.what, err)
 			}
@@ -79,7 +80,7 @@ func TestBackupIsRecognised(t *testing.T) {
 	}
 }
 
-// Two followers that look at the same time count a restored backup once, whatever one of them reads meanwhile.
+// Two followers that check at the same time count a restored backup once, whatever one of them reads meanwhile.
 func TestBackupIsCountedOnce(t *testing.T) {
 	var h History
 	h.Record(node("a", "9"), watch.Added)
@@ -95,7 +96,7 @@ func TestBackupIsCountedOnce(t *testing.T) {
 	}
 }
 
-// A server that does not answer has no other history.
+// A server that does not answer is not taken for a restored one.
 func TestNoAnswer(t *testing.T) {
 	var h History
 	h.Record(node("a", "9"), watch.Added)

@@ -19,7 +19,7 @@ func testGroup(hash Hash, addrs ...string) Group {
 }
 
 // listed is a list of groups as the switch sends it, made from the messages that add them: an ofp_group_desc differs
-// from an ofp_group_mod in its head alone.
+// from an ofp_group_mod only in its header.
 func listed(groups ...Group) ofconn.Message {
 	body := append(binary.BigEndian.AppendUint16(nil, multipartGroup), make([]byte, 6)...)
 	for _, g := range groups {
@@ -37,7 +37,7 @@ func readGroups(m ofconn.Message) (out []Listed, err error) {
 	return out, err
 }
 
-// What is sent of a group is read back as the same; what a Group cannot say is never taken for one that is wanted.
+// A group that was sent is read back as the same; one that a Group cannot represent never equals a desired one.
 func TestGroupsRoundTrip(t *testing.T) {
 	want := []Group{testGroup(Hash{}, "10.0.0.1", "10.0.0.2"), testGroup(Hash{Protocol: tcp}, "10.0.0.1"),
 		testGroup(Hash{IPv6: true, Protocol: udp}, "fd00::1", "fd00::2")}
@@ -60,7 +60,7 @@ func TestGroupsRoundTrip(t *testing.T) {
 		changed := append([]byte(nil), whole.Body...)
 		changed[i] ^= 0x11
 		list, err := readGroups(ofconn.Message{Body: changed})
-		padding := i < 8 || i == 8+3 || i >= 8+10 && i < 8+16 // of the head, and of the group's
+		padding := i < 8 || i == 8+3 || i >= 8+10 && i < 8+16 // of the header, and of the group's
 		if err == nil && len(list) == 1 && list[0].Known && list[0].Equal(want[0]) && !padding {
 			t.Errorf("byte %d is other than sent, and the group is the same", i)
 		}

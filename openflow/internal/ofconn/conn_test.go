@@ -40,7 +40,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A process that stood still for longer than LostAfter asks the switch before it gives that up.
+// A process that was stopped for longer than LostAfter probes the switch before it gives up the connection.
 func TestWatchThatStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -63,7 +63,7 @@ func TestWatchThatStoodStill(t *testing.T) {
 	})
 }
 
-// Late answers to a request that has timed out belong to none.
+// Late answers to a request that has timed out belong to no other request.
 func TestAnswersToOthers(t *testing.T) {
 	const last = ^uint32(0)
 	x := &exchange{first: last - 1, barrier: 1, done: make(chan struct{})} // IDs last-1, last, 0, 1
@@ -88,5 +88,5 @@ func TestAnswersToOthers(t *testing.T) {
 	if len(x.answers) != 2 || x.answers[0].XID != last-1 || x.answers[1].XID != 0 {
 		t.Errorf("answers %+v, want the two in between", x.answers)
 	}
-	c.deliver(Message{Kind: Error, XID: 0}) // nobody waits any more
+	c.deliver(Message{Kind: Error, XID: 0}) // no longer awaited
 }

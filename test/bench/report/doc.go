@@ -8,7 +8,7 @@
 //	report.AddCurve(b, report.Curve{Name: "agent memory", X: "Nodes", Y: "MiB",
 //		Lines: []report.Line{{Name: "RSS", Points: points}}})
 //
-// for each plot. Both go to out/bench/results.json of the working copy, or to that file in the directory that
-// FAIRLEAD_BENCH_OUT names: an existing name is replaced, so any benchmark may be run again alone. No number is a
-// failure. "go run ./test/bench/table" prints the table and draws the plots beside that file.
+// for each plot. Both are stored in out/bench/results.json of the working copy, or in the directory FAIRLEAD_BENCH_OUT:
+// an existing name is replaced, so any benchmark may be repeated alone. No number is a failure. "go run
+// ./test/bench/table" prints the table and draws the plots beside that file.
 package report

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown is all rows as a page: a table for each group, with the notes below it. What misses its target is bold.
+// Markdown is all rows as a page: a table for each group, with the notes below it. A missed target is bold.
 func (a All) Markdown() string {
 	var b strings.Builder
 	first, last := a.period()

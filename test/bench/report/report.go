@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Result is one row: a quantity that was measured several times. The zero value of a field means that there is none.
+// Result is one row: a quantity that was measured several times. A field's zero value means none.
 type Result struct {
 	// Group is the heading above the row. Group and Name identify it.
 	Group string
 	Name  string
-	// Unit is that of all samples: ms, MiB, packets.
+	// Unit is the unit of all samples: ms, MiB, packets.
 	Unit string
 	// Ours are the samples, in order of measurement.
 	Ours []float64
-	// Peer are those of what Against names, Peer[i] measured beside Ours[i].
+	// Peer are the samples of the peer, which Against names; Peer[i] is measured beside Ours[i].
 	Peer    []float64
 	Against string
 	// Difference selects ours minus the peer's as the value, in Unit. Otherwise it is the ratio of the medians, or
@@ -27,7 +27,7 @@ type Result struct {
 	Worst bool
 	// Target is the target of the value.
 	Target Target
-	// Note is what a reader must know about the numbers.
+	// Note explains the numbers.
 	Note string
 }
 

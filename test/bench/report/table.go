@@ -23,7 +23,7 @@ func (r Row) cells() []string {
 	switch {
 	case r.Worst:
 		counts = "worst "
-	case r.Peer != nil && r.Difference && r.Value < 0: // has its sign
+	case r.Peer != nil && r.Difference && r.Value < 0: // signed
 	case r.Peer != nil && r.Difference:
 		counts = "+"
 	case r.Peer != nil:
@@ -81,7 +81,7 @@ func (a All) Table() string {
 	return b.String()
 }
 
-// met says how many targets are.
+// met is the number of targets that are met.
 func (a All) met() string {
 	met, aimed := 0, 0
 	for _, r := range a.Rows {
@@ -95,7 +95,7 @@ func (a All) met() string {
 	return fmt.Sprintf("%d of %d targets are met", met, aimed)
 }
 
-// period is when the rows were measured, in UTC.
+// period is the time span of the measurements, in UTC.
 func (a All) period() (first, last time.Time) {
 	for i, r := range a.Rows {
 		if at := r.Taken.UTC(); i == 0 || at.Before(first) {

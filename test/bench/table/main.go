@@ -1,6 +1,6 @@
 // Command table prints the results of benchmarks in out/bench/results.json (package report) as one table. Beside that
-// file it writes the table as a page, results.md, and draws ratios.svg and one plot for each curve. The target bench,
-// when it has measured everything, copies the page to docs/benchmarks.md.
+// file it writes the table as a page, results.md, and draws ratios.svg and one plot for each curve. Once it has
+// measured everything, the make target bench copies the page to docs/benchmarks.md.
 package main
 
 import (
@@ -59,7 +59,7 @@ func page(all report.All) string {
 		machine() + all.Markdown()
 }
 
-// machine says what the benchmarks ran on.
+// machine describes the machine of the benchmarks.
 func machine() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	_, model, _ := strings.Cut(string(text), "model name\t: ")

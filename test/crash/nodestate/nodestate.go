@@ -146,7 +146,7 @@ func flows(ctx context.Context, h host.Host) ([]string, error) {
 	var all []string
 	for line := range strings.Lines(out) {
 		if _, flow, ok := strings.Cut(strings.TrimSpace(line), ", "); ok && strings.Contains(line, "cookie=") &&
-			!strings.Contains(flow, "priority=65535,pkt_mark=") { // those change with each change of others
+			!strings.Contains(flow, "priority=65535,pkt_mark=") { // these change whenever other flows do
 			all = append(all, flow)
 		}
 	}

@@ -1,8 +1,8 @@
-// Command generate runs the cases of NetworkPolicies that cyclonus generates in the cluster of the environment's
-// kubeconfig: each connection between nine pods is tried, and compared with the verdict of cyclonus' matcher. It is
+// Command generate runs cyclonus' generated NetworkPolicy cases in the cluster of the environment's kubeconfig: it
+// tries each connection between nine pods and compares the result with the verdict of cyclonus' matcher. It is
 // "cyclonus generate" with three differences. A pod tries its connections all at once, with the program worker in its
-// image: one by one they would be 324 calls of kubectl exec in each step. A step is tried once. And a pod must always
-// reach itself, which cyclonus can only ignore.
+// image: one by one they would be 324 calls of kubectl exec in each step. Each step is tried only once. And a pod must
+// always reach itself, which cyclonus can only ignore.
 package main
 
 import (
@@ -58,7 +58,7 @@ func run() error {
 	return bed{cluster: cluster, protocols: protocols, wait: *wait, batch: true}.run(only, json.NewEncoder(out))
 }
 
-// connect is kube.NewKubernetesForContext, without waits between requests: there they are most of a case's time.
+// connect is kube.NewKubernetesForContext, without client-side rate limiting, which takes most of a case's time there.
 func connect() (kube.IKubernetes, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -154,8 +154,8 @@ func excluded() []string {
 		generator.TagNamespacesByDefaultLabel}
 }
 
-// changesPods reports whether a case creates pods or changes their labels: cyclonus does not know the addresses of
-// their Services after that, and tries to connect to none, which is the pod itself.
+// changesPods reports whether a case creates pods or changes their labels: after that cyclonus does not know the
+// addresses of their Services, and connects to an empty address, which is the pod itself.
 func changesPods(c *generator.TestCase) bool {
 	return slices.ContainsFunc(c.Steps, func(s *generator.TestStep) bool {
 		return slices.ContainsFunc(s.Actions, func(a *generator.Action) bool {

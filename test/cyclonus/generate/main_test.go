@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// outcomes runs the cases of those names where all connections come about, or none.
+// outcomes runs the cases of those names where all connections succeed (connected 1) or none (0).
 func outcomes(t *testing.T, names string, connected float64) (all []outcome) {
 	t.Helper()
 	var report bytes.Buffer
@@ -33,7 +33,7 @@ func outcomes(t *testing.T, names string, connected float64) (all []outcome) {
 	}
 }
 
-// Whatever is open or closed and should not be is in the report, and a pod must reach itself.
+// The report has every connection that is wrongly open or closed, and a pod must reach itself.
 func TestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		connected  float64
@@ -51,7 +51,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Each case is there by address of pods and of Services, and has a name of its own.
+// Each case exists once by pods' addresses and once by Services, and has a unique name.
 func TestCasesAreDistinct(t *testing.T) {
 	pods, err := bed{cluster: kube.NewMockKubernetes(1), protocols: []corev1.Protocol{corev1.ProtocolTCP}}.pods()
 	if err != nil {

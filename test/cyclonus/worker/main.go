@@ -1,4 +1,4 @@
-// Command worker tries connections from a pod, all at once, as cyclonus' worker of the same name does one process after
+// Command worker tries connections from a pod, all at once. Cyclonus' worker of the same name runs one process after
 // the other: 324 processes of agnhost in each step keep two processors busy for half a minute.
 package main
 
@@ -41,7 +41,7 @@ func tryAll(requests []*worker.Request) []worker.Result {
 	for i, r := range requests {
 		all.Go(func() {
 			err := try(r)
-			if err != nil { // like cyclonus' worker, once more: a first packet may get lost
+			if err != nil { // retry once, like cyclonus' worker: a first packet may be lost
 				err = try(r)
 			}
 			results[i] = worker.Result{Request: r}

@@ -39,7 +39,7 @@ type spec struct {
 	NoNodeCIDRs bool
 	// Kube and Tool are the programs kubeparts and e2e-tool.
 	Kube, Tool string
-	// Runtime is that of Options. RuntimeDir is the directory of its programs. Empty: those in PATH.
+	// Runtime is that of Options. RuntimeDir is the directory of its programs; if empty, they are in PATH.
 	Runtime, RuntimeDir string
 }
 
@@ -94,7 +94,7 @@ func claim(dir string) (*os.File, error) {
 }
 
 // Down removes the bed of that name, whatever state it is in, and does nothing if there is none. It refuses to remove a
-// bed that another process uses.
+// bed that is in use by another process.
 func Down(ctx context.Context, name string) error {
 	lock, err := claim(dirOf(name))
 	if err != nil {
@@ -141,8 +141,8 @@ func (b *Bed) Underlay() underlay.Network {
 		Family: b.spec.IPFamily, Subnets: 1}
 }
 
-// Host is a node, or one of package underlay: Switch, Router, Outside or ControlPlane. Do runs a function with its
-// mounts and its network, pods' namespaces in /run/netns among them.
+// Host is a node, or one of package underlay: Switch, Router, Outside or ControlPlane. Do runs a function in its mount
+// and network namespaces; pods' network namespaces are in /run/netns.
 func (b *Bed) Host(name string) host.Host { return host.At(b.path("hosts"), name) }
 
 // node returns a node and its number.
@@ -183,8 +183,8 @@ func (b *Bed) Client() (*kubernetes.Clientset, error) {
 	return b.client, err
 }
 
-// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error. Its
-// files are those of the machine, except /etc, /opt, /var and /run.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error. It
+// sees the machine's files, except /etc, /opt, /var and /run.
 func (b *Bed) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return b.Plane().Kubectl(ctx, nil, args...)
 }

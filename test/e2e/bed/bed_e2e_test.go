@@ -42,7 +42,7 @@ spec: {ipFamilyPolicy: PreferDualStack, selector: {app: server}, ports: [{port: 
 `
 
 // A bed with the reference bridge plugin: nodes become Ready, pods run and reach each other and a Service, have the
-// boot ID of their node, and recover after a crash. Then nothing is left of it.
+// boot ID of their node, and recover after a crash. Down leaves nothing behind.
 func TestE2EBed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
@@ -89,7 +89,7 @@ func TestE2EBed(t *testing.T) {
 	progress("done")
 }
 
-// talk waits until all pods answer each other, and by the Service.
+// talk waits until all pods answer each other, directly and through the Service.
 func talk(ctx context.Context, t *testing.T, b *Bed) {
 	t.Helper()
 	client, err := b.Client()

@@ -15,9 +15,10 @@ const (
 	baseSpec = "/etc/containerd/base-spec.json"
 )
 
-// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read, without the path of the shim: one in
-// PATH would come before the one beside containerd. Root may lack CAP_SYS_RESOURCE, for example in a container: runc
-// then cannot set a sandbox's score of -998, and containerd must not request one lower than its own.
+// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read, without the path of the shim: by
+// default a shim in PATH takes precedence over the one beside containerd. Root may lack CAP_SYS_RESOURCE, for example
+// in a container: runc then cannot set a sandbox's OOM score of -998, and containerd must not request one lower than
+// its own.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + TestImage + `"
@@ -38,7 +39,7 @@ func (containerd) socket() string { return "/run/containerd/containerd.sock" }
 
 func (containerd) runcRoot() string { return "/run/containerd/runc/k8s.io" }
 
-// program is the path of one of containerd's programs, or its name, if that is in PATH.
+// program is the path of one of containerd's programs, or its bare name if it is in PATH.
 func (b containerd) program(name string) string { return filepath.Join(b.spec.RuntimeDir, name) }
 
 // start starts containerd and waits until it serves.
@@ -65,7 +66,7 @@ func (b containerd) load(ctx context.Context) *exec.Cmd {
 	return exec.CommandContext(ctx, b.program("ctr"), "-n", "k8s.io", "images", "import", "-")
 }
 
-// writeBaseSpec adds the hook that shows containers the boot ID of their node to containerd's own base.
+// writeBaseSpec adds to containerd's default spec the hook that shows containers the boot ID of their node.
 func (b containerd) writeBaseSpec(ctx context.Context, node string) error {
 	out, err := b.NodeExec(ctx, node, b.program("ctr"), "oci", "spec")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// crio is CRI-O as the runtime of a bed's nodes, with its defaults for all that does not depend on the machine, such as
-// the directories of CNI.
+// crio is CRI-O as the runtime of a bed's nodes, with its defaults for everything that does not depend on the machine,
+// such as CNI's directories.
 type crio struct{ *Bed }
 
 func (crio) socket() string { return "/run/crio/crio.sock" }
@@ -26,9 +26,9 @@ const (
 	crioHooks = "/etc/crio/hooks"
 )
 
-// crioConfig is crio.conf. Nodes have no registry to pull images from again: without clean_shutdown_file a node that
-// lost power keeps them. Without cni_status_grace_period CRI-O asks for STATUS only until the first success after its
-// start. Without CAP_SYS_RESOURCE runc can set few OOM scores: see e2e-tool.
+// crioConfig is crio.conf. Without clean_shutdown_file a node keeps its images after a power failure: there is no
+// registry to pull them from again. Without cni_status_grace_period CRI-O calls STATUS only until it first succeeds
+// after a start. Without CAP_SYS_RESOURCE runc can set few OOM scores: see e2e-tool.
 const crioConfig = `[crio]
   storage_driver = "overlay"
   clean_shutdown_file = ""
@@ -51,7 +51,7 @@ const crioConfig = `[crio]
 `
 
 // files are the configuration of a node. The chart's default is an image without a registry: CRI-O looks for it only in
-// the registries that are named here.
+// the registries listed here.
 func (b crio) files() map[string]string {
 	return map[string]string{
 		crioConf:    fmt.Sprintf(crioConfig, b.program("pinns")),

@@ -60,8 +60,8 @@ func (b *Bed) check(node string, d Daemon) error {
 	return err
 }
 
-// Start starts a daemon that is down. For the runtime and kubelet it waits until they serve: a kubelet exits at its
-// start when the runtime does not answer.
+// Start starts a daemon that is down. For the runtime and kubelet it waits until they serve: kubelet exits at startup
+// if the runtime does not answer.
 func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
 	if err := b.check(node, d); err != nil {
 		return err

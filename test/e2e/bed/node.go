@@ -17,13 +17,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// private are directories of a node beside those of every host: a runtime's layers cannot be on the overlay of /var.
+// private are a node's directories in addition to those of every host: a runtime's layers cannot be on the overlay of
+// /var.
 var private = [...]string{
 	"/etc/kubernetes", "/etc/containerd", "/var/lib/containerd", "/etc/containers", "/etc/crio", "/var/lib/containers",
 	"/var/lib/kubelet", "/var/log/pods",
 }
 
-// makeNode creates a node with an empty disk, up to its runtime with images.
+// makeNode creates a node with an empty disk, starts its runtime and imports images.
 func (b *Bed) makeNode(ctx context.Context, name string, images []string) error {
 	if err := b.boot(ctx, name); err != nil {
 		return err
@@ -31,7 +32,7 @@ func (b *Bed) makeNode(ctx context.Context, name string, images []string) error 
 	return b.importOn(ctx, name, images...)
 }
 
-// boot starts the machine of a node, whose disk may exist, up to its runtime.
+// boot boots a node, whose disk may already exist, and starts its runtime.
 func (b *Bed) boot(ctx context.Context, name string) error {
 	h, n, err := b.node(name)
 	if err != nil {
@@ -188,7 +189,7 @@ func (b *Bed) importOn(ctx context.Context, name string, archives ...string) err
 	return nil
 }
 
-// NodeExec runs argv on a node, or another host of the bed, and returns its output, both streams. An error contains it.
+// NodeExec runs argv on a node, or another host of the bed, and returns both output streams. An error contains them.
 func (b *Bed) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	return b.output(cmd, name)

@@ -52,7 +52,7 @@ type Options struct {
 	NoNodeCIDRs bool
 	// KubeProxy is Nftables (the default), IPTables or NoKubeProxy.
 	KubeProxy string
-	// Runtime is Containerd, Containerd23 or CRIO. Default: what RuntimeVariable says, or Containerd.
+	// Runtime is Containerd, Containerd23 or CRIO. Default: as RuntimeVariable selects, or Containerd.
 	Runtime string
 	// Audit enables the API server's audit log: Bed.AuditLog.
 	Audit bool

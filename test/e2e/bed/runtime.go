@@ -27,7 +27,8 @@ func (b *Bed) runtime() containerRuntime {
 	return containerd{b}
 }
 
-// getRuntime returns the directory of a runtime's programs, and builds them if needed. It is empty for installed ones.
+// getRuntime returns the directory of a runtime's programs, and builds them if needed. It is empty for an installed
+// runtime.
 func getRuntime(ctx context.Context, progress io.Writer, name string) (string, error) {
 	switch name {
 	case Containerd23:
@@ -38,7 +39,7 @@ func getRuntime(ctx context.Context, progress io.Writer, name string) (string, e
 	return "", nil
 }
 
-// KillContainer kills the main process of a container with SIGKILL, behind the back of the runtime.
+// KillContainer kills the main process of a container with SIGKILL, bypassing the runtime.
 func (b *Bed) KillContainer(ctx context.Context, node, id string) error {
 	_, err := b.NodeExec(ctx, node, "runc", "--root", b.runtime().runcRoot(), "kill", id, "KILL")
 	return err

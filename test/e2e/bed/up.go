@@ -57,7 +57,7 @@ func Up(ctx context.Context, o Options) (*Bed, error) {
 	return nil, errors.Join(err, b.Down(context.WithoutCancel(ctx)))
 }
 
-// clear removes what is in the bed's directory.
+// clear removes an existing bed if Replace is set; otherwise a bed is an error.
 func (b *Bed) clear(ctx context.Context, o Options) error {
 	there, err := host.IsPlace(b.dir)
 	if err != nil || !there {
@@ -104,7 +104,7 @@ func (b *Bed) build(ctx context.Context, o Options) error {
 			}
 			<-ready
 			if b.Plane().PID(controlplane.APIServer) == 0 {
-				return nil // it has failed with an error of its own
+				return nil // makeControlPlane has failed and returns the error
 			}
 			o.Progress(name + ": kubelet")
 			return b.joinNode(name)
@@ -154,13 +154,13 @@ var programs = []program{
 	{"nft", "nftables"},
 }
 
-// programsOf are those of a runtime.
+// programsOf are the additional programs of each runtime.
 var programsOf = map[string][]program{
 	Containerd: {{"containerd", "containerd"}, {"ctr", "containerd"}},
 	CRIO:       {{"conmon", "conmon"}},
 }
 
-// preflight fails on a machine that cannot run a bed, with the remedy.
+// preflight returns an error with the remedy if the machine cannot run a bed.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a bed creates namespaces, which needs root: run it with sudo")
@@ -191,7 +191,7 @@ func preflight(o Options) error {
 // kernel's default is 128 for the whole machine. kubelet exits if it cannot create one.
 const inotify = 1024
 
-// moreInotify raises that limit, the only setting of the machine that a bed changes.
+// moreInotify raises this limit, the only setting of the machine that a bed changes.
 func moreInotify(o Options) error {
 	const file = "/proc/sys/fs/inotify/max_user_instances"
 	text, err := os.ReadFile(file)
@@ -231,7 +231,8 @@ const toolName = "e2e-tool"
 // testImage is the archive of TestImage.
 func (b *Bed) testImage() string { return b.path("e2e-tool.tar") }
 
-// builtVar names the directory of programs that "make build" made: nothing is compiled in User-Mode Linux.
+// builtVar names the environment variable with the directory of the programs that "make build" built: nothing is
+// compiled in User-Mode Linux.
 const builtVar = "FAIRLEAD_TEST_BINDIR"
 
 // makeTool copies e2e-tool from builtVar's directory, or from beside this program, into the bed, or builds it there. It

@@ -1,5 +1,5 @@
-// Package cluster is a cluster of real nodes with Fairlead for a test: it is created for the test, ends with it, and
-// its state is logged when the test fails.
+// Package cluster provides a test with a cluster of real nodes that run Fairlead. The cluster is created for the test
+// and removed with it, and its state is logged when the test fails.
 package cluster
 
 import (

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
-// Traces reads the state of all nodes, when all their addresses are usable. Changes by kubelet and kube-proxy are
+// Traces reads the state of all nodes, once all their addresses are usable. Changes by kubelet and kube-proxy are
 // ignored.
 func (c *Cluster) Traces(t testing.TB) map[string]traces.Node {
 	t.Helper()

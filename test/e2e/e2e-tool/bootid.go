@@ -14,7 +14,7 @@ import (
 )
 
 // bootIDCommand is a createContainer hook of the OCI runtime specification (config.md, POSIX-platform Hooks). Nodes of
-// a bed share a kernel, whose boot ID a new /proc would show; a container on a node has to see the node's.
+// a bed share a kernel, whose boot ID a new /proc would show; a container has to see its node's.
 func bootIDCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "boot-id",
@@ -25,7 +25,7 @@ func bootIDCommand() *cobra.Command {
 	}
 }
 
-// showBootID reads the container's state (runtime.md) and binds the node's boot ID into its /proc. It runs in the
+// showBootID reads the container's state (runtime.md) and bind-mounts the node's boot ID into its /proc. It runs in the
 // container's mount namespace, which still sees the node's files.
 func showBootID(in io.Reader) error {
 	var state struct{ Bundle string }

@@ -43,7 +43,7 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// pause waits for its termination, and reaps orphans: it may be process 1 of a pod.
+// pause waits until ctx ends, and reaps orphans: it may be process 1 of a pod.
 func pause(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runcCommand is the OCI runtime of CRI-O on the nodes of a bed: runc, without what it cannot set on this machine.
-// containerd leaves that out by itself; CRI-O has no settings for it.
+// runcCommand is the OCI runtime of CRI-O on the nodes of a bed: runc, without the settings that it cannot apply on
+// this machine. containerd omits these by itself; CRI-O has no option for it.
 func runcCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                "runc ARG...",
@@ -48,7 +48,7 @@ func runc(args []string) error {
 	return unix.Exec(program, append([]string{program}, args...), os.Environ())
 }
 
-// after returns the argument behind another one.
+// after returns the argument that follows flag.
 func after(args []string, flag string) string {
 	if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
 		return args[i+1]
@@ -56,15 +56,15 @@ func after(args []string, flag string) string {
 	return ""
 }
 
-// means are what containers can have.
+// means are the settings that this process can apply to containers.
 type means struct {
 	lowestOOMScore     int
 	resources, hugetlb bool // CAP_SYS_RESOURCE; limits of huge pages
 }
 
-// settable returns what this process can set. Root may lack CAP_SYS_RESOURCE, for example in a container: no process
-// can then have it, nor a lower OOM score than its parent. With cgroups of version 1, hugetlb may be mounted nowhere,
-// or bound to version 2.
+// settable returns the settings that this process can apply. Root may lack CAP_SYS_RESOURCE, for example in a
+// container: then no process can have it, or a lower OOM score than its parent. With cgroups of version 1, hugetlb may
+// be mounted nowhere, or bound to version 2.
 func settable() (means, error) {
 	can := means{lowestOOMScore: -1000, resources: true}
 	for _, file := range []string{"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/hugetlb"} {
@@ -86,7 +86,7 @@ func settable() (means, error) {
 	return can, err
 }
 
-// container changes a container's configuration to what can be set.
+// container reduces a container's configuration to what can be set.
 func (m means) container(spec object) error {
 	if err := within(spec, "process", m.process); err != nil || m.hugetlb {
 		return err
@@ -99,7 +99,7 @@ func (m means) container(spec object) error {
 	})
 }
 
-// process changes a process's configuration to what can be set.
+// process reduces a process's configuration to what can be set.
 func (m means) process(process object) error {
 	var score int
 	if err := json.Unmarshal(process["oomScoreAdj"], &score); err == nil && score < m.lowestOOMScore {
@@ -127,10 +127,10 @@ func withoutResources(sets object) error {
 	return nil
 }
 
-// object keeps what is not changed as it is, numbers that no float64 can hold among it.
+// object keeps unchanged members as they are, even numbers that float64 cannot represent.
 type object = map[string]json.RawMessage
 
-// edit changes an object in a file.
+// edit changes the JSON object in a file.
 func edit(file string, change func(object) error) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -149,7 +149,7 @@ func edit(file string, change func(object) error) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// within changes an object within another, if it is there.
+// within changes the object that is a member of another one, if it is present.
 func within(o object, key string, change func(object) error) error {
 	if o[key] == nil {
 		return nil

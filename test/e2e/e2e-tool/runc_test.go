@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What cannot be set is raised or removed; all else of the configuration is kept, a number that no float64 can hold,
-// too.
+// Settings that cannot be applied are raised or removed; the rest of the configuration is kept, even a number that
+// float64 cannot represent.
 func TestWhatCannotBeSet(t *testing.T) {
 	for _, c := range []struct {
 		can           means

@@ -19,12 +19,12 @@ import (
 // busy is a cluster with pods of each kind.
 type busy struct {
 	*cluster.Cluster
-	// victim is the node that events affect, other one that has traffic with it, and third one without traffic.
+	// victim is the node that events affect, other a node that exchanges traffic with it, third a node without traffic.
 	victim, other, third string
 	lost                 lost
 	table                []matrix.Event
-	// forbidden are paths that policies close: while one event after the other happens, no packet gets through.
-	forbidden []matrix.Way
+	// forbidden are paths that policies close: no packet may get through during any event.
+	forbidden []matrix.Path
 }
 
 // pools are IPPools of both VLANs.
@@ -60,7 +60,8 @@ spec:
 ---
 `
 
-// policies isolate the pods of a as egress, that of b on the victim as ingress: all that ways sends is allowed.
+// policies isolate the pods of a for egress and the pod of b on the victim for ingress: all traffic of paths is
+// allowed.
 const policies = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -94,11 +95,11 @@ func (c *busy) run(t *testing.T) {
 	}
 }
 
-// police isolates pods, and waits until no packet gets through on the ways that are closed now, where all did before.
+// police isolates pods, and waits until no packet gets through on the forbidden paths, which were all open before.
 func (c *busy) police(ctx context.Context, t *testing.T) {
 	t.Helper()
 	pod := func(set, node string, family int) matrix.Place { return c.pod(ctx, t, set, node, family) }
-	c.forbidden = []matrix.Way{
+	c.forbidden = []matrix.Path{
 		{From: pod("v10", c.victim, v4), To: pod("b", c.victim, v4)},
 		{From: pod("v20", c.other, v4), To: pod("b", c.victim, v4)},
 		{From: pod("a", c.victim, v4), To: pod("v10", c.victim, v4)},
@@ -127,8 +128,8 @@ const v4, v6 = 0, 1
 
 var families = [...]string{"", " (IPv6)"}
 
-// hostWays are paths from hosts to hosts, and the control.
-func (c *busy) hostWays(t *testing.T) (ways []matrix.Way) {
+// hostPaths are paths from hosts to hosts, and the control.
+func (c *busy) hostPaths(t *testing.T) (paths []matrix.Path) {
 	t.Helper()
 	node := func(name string, family int) matrix.Place {
 		return c.host(t, name, c.Underlay().NodeAddrs(slices.Index(c.Nodes(), name)+1), family)
@@ -137,7 +138,7 @@ func (c *busy) hostWays(t *testing.T) (ways []matrix.Way) {
 		return c.host(t, underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs(), family)
 	}
 	outside := func(family int) matrix.Place { return c.host(t, underlay.Outside, underlay.Dual.FarAddrs(), family) }
-	return []matrix.Way{
+	return []matrix.Path{
 		{Kind: ofHost, From: node(c.victim, v4), To: node(c.other, v4)},
 		{Kind: ofHost, From: node(c.other, v6), To: node(c.victim, v6)},
 		{Kind: ofHost, From: plane(v4), To: node(c.victim, v4)},
@@ -147,19 +148,19 @@ func (c *busy) hostWays(t *testing.T) (ways []matrix.Way) {
 	}
 }
 
-// ways are hostWays, and paths from pods to pods, on one node and between nodes, routed and bridged.
-func (c *busy) ways(ctx context.Context, t *testing.T) []matrix.Way {
+// paths are hostPaths, and paths from pods to pods, on one node and between nodes, routed and bridged.
+func (c *busy) paths(ctx context.Context, t *testing.T) []matrix.Path {
 	t.Helper()
 	pod := func(set, node string, family int) matrix.Place { return c.pod(ctx, t, set, node, family) }
 	outside := c.host(t, underlay.Outside, underlay.Dual.FarAddrs(), v4)
-	return append(c.hostWays(t),
-		matrix.Way{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("b", c.victim, v4)},
-		matrix.Way{Kind: ofPods, From: pod("b", c.victim, v6), To: pod("a", c.victim, v6)},
-		matrix.Way{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("a", c.other, v4)},
-		matrix.Way{Kind: ofPods, From: pod("b", c.other, v6), To: pod("b", c.victim, v6)},
-		matrix.Way{Kind: ofPods, From: pod("v10", c.victim, v4), To: pod("v10", c.other, v4)},
-		matrix.Way{Kind: ofPods, From: outside, To: pod("v20", c.victim, v4)},
-		matrix.Way{Kind: ofPods, From: pod("v20", c.victim, v4), To: pod("a", c.other, v4)},
+	return append(c.hostPaths(t),
+		matrix.Path{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("b", c.victim, v4)},
+		matrix.Path{Kind: ofPods, From: pod("b", c.victim, v6), To: pod("a", c.victim, v6)},
+		matrix.Path{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("a", c.other, v4)},
+		matrix.Path{Kind: ofPods, From: pod("b", c.other, v6), To: pod("b", c.victim, v6)},
+		matrix.Path{Kind: ofPods, From: pod("v10", c.victim, v4), To: pod("v10", c.other, v4)},
+		matrix.Path{Kind: ofPods, From: outside, To: pod("v20", c.victim, v4)},
+		matrix.Path{Kind: ofPods, From: pod("v20", c.victim, v4), To: pod("a", c.other, v4)},
 	)
 }
 

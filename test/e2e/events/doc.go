@@ -1,3 +1,3 @@
-// Package events measures what host and pods of a real cluster under traffic lose while its components are killed,
-// replaced and upgraded, and prints it. It has tests only.
+// Package events measures and prints how much traffic hosts and pods of a real cluster lose while its components are
+// killed, replaced and upgraded. It has tests only.
 package events

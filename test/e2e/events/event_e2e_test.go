@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
 )
 
-// Kinds of traffic that are counted. The control is between two hosts beyond the nodes, through a switch that is an
-// Open vSwitch on this machine, too: no event affects it, so that it suffers only if the machine is too slow.
+// Kinds of traffic that are counted. The control runs between two hosts outside the nodes, through a switch that is
+// also an Open vSwitch on this machine: no event affects it, so it suffers only if the machine is too slow.
 const (
 	ofHost    = "host"
 	ofPods    = "pods"
@@ -31,11 +31,11 @@ type event struct {
 	undo func(ctx context.Context, c *busy) error
 }
 
-// attempts is how often an event is tried in all while the control suffers, too.
+// attempts is the maximum number of attempts of an event, which is retried while the control suffers as well.
 const attempts = 3
 
-// stall is how long the control's answers may be late, one of which is due every 20 ms. Where it waits longer, the
-// queues of others may have overflowed.
+// stall is how late the control's answers, one every 20 ms, may be. After a longer gap the queues of other streams may
+// have overflowed.
 const stall = 100 * time.Millisecond
 
 // slowed reports whether the control shows that the machine was too slow.
@@ -46,16 +46,16 @@ func slowed(control matrix.Toll) bool {
 // backWithin is the time limit after an event for all paths to work again.
 const backWithin = time.Minute
 
-// happenAll runs the events one after the other under load. Each must cost none of the traffic that it leaves free. It
-// is repeated only if the control has suffered as well: then it is not known whether the event is the cause. Every
-// attempt gets into the table.
-func (c *busy) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events ...event) {
+// happenAll runs the events one after the other under load. None may lose any traffic of its kinds in free. An event is
+// retried only if the control has suffered as well: then it is not known whether the event is the cause. Every attempt
+// is recorded in the table.
+func (c *busy) happenAll(ctx context.Context, t *testing.T, paths []matrix.Path, events ...event) {
 	t.Helper()
-	c.happen(ctx, t, ways, event{name: "warm-up", do: nothing}) // the first packet to a node waits for ARP
+	c.happen(ctx, t, paths, event{name: "warm-up", do: nothing}) // the first packet to a node waits for ARP
 	for _, e := range events {
 		t.Run(e.name, func(t *testing.T) {
 			for n := 1; ; n++ {
-				cost := c.happen(ctx, t, ways, e)
+				cost := c.happen(ctx, t, paths, e)
 				if n > 1 {
 					cost.Name = fmt.Sprintf("%s, attempt %d", e.name, n)
 				}
@@ -95,9 +95,9 @@ func (c *busy) keep(t *testing.T) {
 func nothing(context.Context, *busy) error { return nil }
 
 // happen runs e while the paths carry traffic.
-func (c *busy) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {
+func (c *busy) happen(ctx context.Context, t *testing.T, paths []matrix.Path, e event) matrix.Event {
 	t.Helper()
-	m, err := matrix.Start(ways)
+	m, err := matrix.Start(paths)
 	if err != nil {
 		t.Fatal(err)
 	}

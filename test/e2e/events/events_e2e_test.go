@@ -27,7 +27,7 @@ func TestE2EEventsBridge(t *testing.T) {
 	c.police(ctx, t)
 	events := append([]event{reboot(), drain(), lose()}, harmless()...)
 	events = append(events, rollingRestart(), death("ovs-vswitchd"), death("ovsdb-server"), replacement())
-	c.happenAll(ctx, t, c.ways(ctx, t), events...)
+	c.happenAll(ctx, t, c.paths(ctx, t), events...)
 	t.Run("addresses of the lost node", c.reclaimed)
 }
 
@@ -36,7 +36,7 @@ func TestE2EEventsBridge(t *testing.T) {
 func TestE2EEventsSteer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
-	_, err := kubebin.GetHelm(ctx, os.Stderr) // the build takes minutes, for which no stream shall wait
+	_, err := kubebin.GetHelm(ctx, os.Stderr) // the build takes minutes: do it before any stream starts
 	cluster.Must(t, err)
 	next, err := install.Next(ctx, t.TempDir())
 	cluster.Must(t, err)
@@ -44,17 +44,17 @@ func TestE2EEventsSteer(t *testing.T) {
 		victim: "node2", other: "node1", third: "node3"}
 	defer c.keep(t)
 	before := c.Traces(t)
-	c.happenAll(ctx, t, c.hostWays(t), event{"nothing, without Fairlead", nothing, onlyHost, nil}, helmInstall())
+	c.happenAll(ctx, t, c.hostPaths(t), event{"nothing, without Fairlead", nothing, onlyHost, nil}, helmInstall())
 	c.run(t)
 	c.police(ctx, t)
 	steer := func(e event) event {
 		e.free = onlyHost
 		return e
 	}
-	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), helmUpgrade(), helmRollback(), steer(death("ovs-vswitchd")),
+	c.happenAll(ctx, t, c.paths(ctx, t), append(harmless(), helmUpgrade(), helmRollback(), steer(death("ovs-vswitchd")),
 		steer(death("ovsdb-server")), steer(replacement()))...)
 	t.Run("addresses of the rebooted node", c.noneKept)
-	c.happenAll(ctx, t, c.hostWays(t), helmUninstall())
+	c.happenAll(ctx, t, c.hostPaths(t), helmUninstall())
 	c.AsBefore(t, before)
 }
 
@@ -62,7 +62,7 @@ func TestE2EEventsSteer(t *testing.T) {
 var (
 	everything = []string{ofHost, ofPods}
 	// onlyHost is for events in which pods start and end on nodes: on the userspace datapath that costs other pods a
-	// packet now and then (docs/restarts.md). The table has how many.
+	// packet now and then (docs/restarts.md). The table shows how many.
 	onlyHost = []string{ofHost}
 )
 
@@ -102,7 +102,7 @@ func (c *busy) rolledOut(ctx context.Context) error {
 	return nil
 }
 
-// reboot is a power failure of a node, and its next boot. Others must not notice.
+// reboot is a power failure of a node, and its next boot. Other nodes must not be affected.
 func reboot() event {
 	return event{name: "another node rebooted", free: onlyHost, do: func(ctx context.Context, c *busy) error {
 		if err := c.Crash(ctx, c.third); err != nil {
@@ -112,7 +112,7 @@ func reboot() event {
 	}}
 }
 
-// boot starts a node that was crashed, and waits until its agent, started since, is ready.
+// boot boots a crashed node, and waits until the agent that this boot started is ready.
 func (c *busy) boot(ctx context.Context, node string) error {
 	begun := time.Now().Truncate(time.Second)
 	if err := c.Boot(ctx, node); err != nil {
@@ -157,7 +157,7 @@ spec:
 
 // drain moves the pods of a node to the others.
 func drain() event {
-	// The pods have left the node: others have to be spread over all nodes before it is drained again.
+	// The pods have left the node: new ones have to be spread over all nodes before it is drained again.
 	undo := func(ctx context.Context, c *busy) error {
 		_, err := c.Kubectl(ctx, "delete", "deployment/movable", "--cascade=foreground", "--timeout=120s")
 		return err
@@ -184,7 +184,7 @@ func drain() event {
 	}}
 }
 
-// death kills a daemon of Open vSwitch; its container starts it again.
+// death kills a daemon of Open vSwitch; its container restarts it.
 func death(daemon string) event {
 	return event{name: daemon + " killed", do: func(ctx context.Context, c *busy) error {
 		pod, err := c.PodOf(ctx, "fairlead-ovs", c.victim)

@@ -40,7 +40,7 @@ func uninstallByHelm(ctx context.Context, c *busy) error {
 	})
 }
 
-// helmRollback is the way back.
+// helmRollback rolls the upgrade back.
 func helmRollback() event {
 	return event{name: "helm rollback", free: everything, do: rollbackByHelm,
 		// A rollback is undone by another one, to the revision before.
@@ -59,7 +59,8 @@ func rollbackByHelm(ctx context.Context, c *busy) error {
 	return c.awaitVersion(ctx, false)
 }
 
-// helmWithChart runs "helm install" or "helm upgrade" as docs/install.md does, with the values of mode steer and more.
+// helmWithChart runs "helm install" or "helm upgrade" as docs/install.md does, with the values of mode steer and the
+// given ones.
 func (c *busy) helmWithChart(ctx context.Context, verb string, values ...string) error {
 	chart, err := install.Chart()
 	if err != nil {
@@ -78,7 +79,7 @@ func (c *busy) awaitVersion(ctx context.Context, next bool) error {
 	return c.awaitAgents(ctx, install.NextTag, next)
 }
 
-// awaitAgents waits until the agent on each node is of that version, or of another.
+// awaitAgents waits until the agent on each node is of that version or, without want, of another.
 func (c *busy) awaitAgents(ctx context.Context, version string, want bool) error {
 	for _, node := range c.Nodes() {
 		err := await(ctx, "the version of the agent on "+node, func() error {

@@ -17,8 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// helmUpgrade replaces agents and controllers by those of another version of the image. Another node has two power
-// failures meanwhile, each when its own agent is half replaced. Afterwards all is as after any upgrade.
+// helmUpgrade upgrades agents and controllers to another version of the image. Meanwhile the third node has two power
+// failures, each while its own agent is being replaced. The result is that of any other upgrade.
 func helmUpgrade() event {
 	return event{name: "helm upgrade to another version, another node rebooted twice meanwhile", free: everything,
 		undo: rollbackByHelm, do: func(ctx context.Context, c *busy) error {
@@ -38,8 +38,8 @@ func helmUpgrade() event {
 		}}
 }
 
-// rebootWhileReplaced reboots the third node while its old agent ends, so that at the next boot there is no agent at
-// first; and again when the new agent has started on the node that boots, but is not ready.
+// rebootWhileReplaced reboots the third node while its old agent terminates, so that the next boot begins without an
+// agent; and again when the new agent has started during that boot, but is not ready.
 func (c *busy) rebootWhileReplaced(ctx context.Context) error {
 	if err := c.awaitAgent(ctx, "ends", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil }, nil); err != nil {
 		return err
@@ -65,7 +65,7 @@ func nextStarts(p *corev1.Pod) bool {
 		})
 }
 
-// awaitAgent waits for a state of the agent's pod on the third node, however short, that do may bring about.
+// awaitAgent calls do, unless it is nil, and waits for a state of the agent's pod on the third node, however brief.
 func (c *busy) awaitAgent(ctx context.Context, what string, is func(*corev1.Pod) bool, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, cluster.Patience)
 	defer cancel()
@@ -89,7 +89,7 @@ func (c *busy) awaitAgent(ctx context.Context, what string, is func(*corev1.Pod)
 }
 
 // podsAreBack waits until the pods of a node that was rebooted answer another node at all their addresses. Then it
-// checks that no address of the cluster is in two pods.
+// checks that no two pods of the cluster have the same address.
 func (c *busy) podsAreBack(ctx context.Context, node string) error {
 	var addrs []string
 	err := await(ctx, "the pods of "+node, func() (err error) {
@@ -119,7 +119,8 @@ func (c *busy) podAddrs(ctx context.Context, node string) ([]string, error) {
 	return addrs, nil
 }
 
-// noneKept waits until the third node has no address of IPPools but those of its pods: none of an earlier boot.
+// noneKept waits until the third node holds no IPPool addresses other than those of its pods: none is left of an
+// earlier boot.
 func (c *busy) noneKept(t *testing.T) {
 	t.Helper()
 	cluster.Eventually(t, func() error {
@@ -135,8 +136,8 @@ func (c *busy) noneKept(t *testing.T) {
 	})
 }
 
-// eachAddressOnce looks into the network namespaces of all pods, without the node's own, which CRI-O pins for pods that
-// have it. It returns an error if an address is in two of them, or one of these in none on its node.
+// eachAddressOnce inspects the network namespaces of all pods, except the node's own, which CRI-O pins for hostNetwork
+// pods. It returns an error if an address is in two of them, or if one of these is in none on the node of.
 func (c *busy) eachAddressOnce(ctx context.Context, of string, these []string) error {
 	at := map[string]string{} // node, by address
 	for _, node := range c.Nodes() {

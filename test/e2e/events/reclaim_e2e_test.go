@@ -21,7 +21,7 @@ const graceOfLost = 30 * time.Second
 type lost struct {
 	node  string
 	at    time.Time
-	addrs []string // of IPPools, of its pods
+	addrs []string // IPPool addresses of its pods
 }
 
 // lose is a power failure of a node, whose Node is then deleted.
@@ -41,7 +41,7 @@ func lose() event {
 			if err := c.Crash(ctx, c.third); err != nil {
 				return err
 			}
-			// Until now its agent may have released some, such as those of the boot before.
+			// Until now its agent may have released some, such as those of the previous boot.
 			c.lost = lost{node: c.third, at: time.Now()}
 			if c.lost.addrs, err = c.allocated(ctx, c.third); err != nil {
 				return err
@@ -55,8 +55,8 @@ func lose() event {
 		undo: func(ctx context.Context, c *busy) error { return c.boot(ctx, c.third) }}
 }
 
-// reclaimed waits until the addresses of the node that was lost are reclaimed, and checks when that was: the Events say
-// it, in whole seconds.
+// reclaimed waits until the addresses of the lost node are reclaimed, and checks when, by the timestamps of the Events,
+// which are in whole seconds.
 func (c *busy) reclaimed(t *testing.T) {
 	t.Helper()
 	for _, addr := range c.lost.addrs {
@@ -69,7 +69,7 @@ func (c *busy) reclaimed(t *testing.T) {
 			for _, e := range events.Items {
 				after := e.LastTimestamp.Sub(c.lost.at)
 				if !strings.Contains(e.Message, "address "+addr+" ") || !strings.Contains(e.Message, "on node "+c.lost.node) ||
-					after <= -time.Second { // of an attempt before: the node had the address when it was lost
+					after <= -time.Second { // of an earlier attempt: the node had the address when it was lost
 					continue
 				}
 				t.Logf("%s was reclaimed %.0f s after its node was lost", addr, after.Seconds())
@@ -93,7 +93,7 @@ func (c *busy) allocated(ctx context.Context, node string) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// traceOf is what the cluster has about an address: its IPAllocation, and the controllers' log.
+// traceOf returns what the cluster records of an address: its IPAllocation, and the controllers' log.
 func (c *busy) traceOf(ctx context.Context, addr string) string {
 	var out []string
 	for _, args := range [][]string{
@@ -102,7 +102,7 @@ func (c *busy) traceOf(ctx context.Context, addr string) string {
 	} {
 		text, err := c.Kubectl(ctx, args...)
 		for line := range strings.Lines(text) {
-			if strings.Contains(line, addr) || strings.Contains(line, "reclaim") || strings.Contains(line, "lead") {
+			if strings.Contains(line, addr) || strings.Contains(line, "reclaim") || strings.Contains(line, "leader") {
 				out = append(out, line)
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// A cluster with an earlier release gets this version by Helm, goes back, and gets it again: "make e2e-upgrade". Pods
-// that run keep their addresses, and others come and go under each version.
+// A cluster with an earlier release is upgraded to this version by Helm, rolled back, and upgraded again: "make
+// e2e-upgrade". Running pods keep their addresses, and under each version others are created and deleted.
 func TestE2EUpgradeFromRelease(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
@@ -62,15 +62,15 @@ func TestE2EUpgradeFromRelease(t *testing.T) {
 	upgrade := event{name: "helm upgrade to this version", do: forth, undo: back, free: everything}
 	rollback := event{name: "helm rollback to " + from.Tag, do: back, undo: forth, free: onlyHost}
 	again := event{name: "helm upgrade again", do: forth, undo: back, free: everything}
-	// Open vSwitch is another, too.
+	// The versions differ in Open vSwitch, too.
 	ovs := event{name: "fairlead-ovs replaced by this version", do: replacement().do}
 	ovsBack := event{name: "fairlead-ovs replaced by " + from.Tag, do: func(ctx context.Context, c *busy) error {
-		if err := replacement().do(ctx, c); err != nil { // of this version: it gives the host its NIC, and writes the journal
+		if err := replacement().do(ctx, c); err != nil { // of this version: it restores the NIC and writes the journal
 			return err
 		}
 		return readable(ctx, c)
 	}}
-	c.happenAll(ctx, t, c.ways(ctx, t), event{name: "nothing, with " + from.Tag, do: nothing, free: everything},
+	c.happenAll(ctx, t, c.paths(ctx, t), event{name: "nothing, with " + from.Tag, do: nothing, free: everything},
 		comeAndGo(from.Tag), upgrade, comeAndGo("this version"), ovs,
 		rollback, comeAndGo(from.Tag+" again"), ovsBack, again)
 	if after := c.addresses(ctx, t); !maps.Equal(before, after) {
@@ -78,7 +78,8 @@ func TestE2EUpgradeFromRelease(t *testing.T) {
 	}
 }
 
-// readable does what docs/upgrade.md says: a34be2f reads a journal once, and none with fields that it does not know.
+// readable does what docs/upgrade.md says after a rollback: a34be2f reads a journal once, and none with fields that it
+// does not know.
 func readable(ctx context.Context, c *busy) error {
 	for _, node := range c.Nodes() {
 		_, err := c.NodeExec(ctx, node, "sh", "-ec", `rm -f /run/fairlead/var/lib/fairlead/uplink.json
@@ -90,7 +91,7 @@ sed -i '/^ "\(sum\|seq\|failed\|tries\|retryAt\)": /d' /var/lib/fairlead/uplink.
 	return rollingRestart().do(ctx, c)
 }
 
-// addresses are those of all pods that run, by their names.
+// addresses returns the addresses of all running pods by name.
 func (c *busy) addresses(ctx context.Context, t *testing.T) map[string]string {
 	t.Helper()
 	pods, err := c.API.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
@@ -102,7 +103,7 @@ func (c *busy) addresses(ctx context.Context, t *testing.T) map[string]string {
 	return out
 }
 
-// comeAndGo has a pod of each kind start on each node, and end.
+// comeAndGo creates a pod of each kind on each node and deletes them.
 func comeAndGo(ctx context.Context, c *busy) error {
 	sets := map[string]string{"new": "", "new10": "ipam.antrea.io/ippools: vlan10"}
 	for name, annotations := range sets {

@@ -23,7 +23,7 @@ import (
 )
 
 // What users of Kubernetes expect of a network works with Fairlead, in both uplink modes, with both modes of kube-proxy
-// and with two container runtimes, or the one that is asked for.
+// and with two container runtimes, or the selected one.
 func TestE2EFunctions(t *testing.T) {
 	asked := rights{}
 	for _, c := range []struct {
@@ -77,8 +77,8 @@ func (c functions) apply(t *testing.T, file string) {
 	c.Apply(t, manifests)
 }
 
-// doctor checks that the command of docs/install.md finds nothing wrong. In its Pod an agent's rights do not suffice to
-// ask others.
+// doctor checks that the command of docs/install.md finds nothing wrong. An agent's Pod has no permission to query
+// other agents.
 func (c functions) doctor(t *testing.T) {
 	cluster.Eventually(t, func() error {
 		out, err := c.Kubectl(t.Context(), "-n", "kube-system", "exec", "ds/fairlead-agent", "--", "fairleadctl", "doctor")
@@ -89,8 +89,8 @@ func (c functions) doctor(t *testing.T) {
 	})
 }
 
-// preflight checks what all agents say of their node's NIC, and of an interface that is none. In its Pod an agent sees
-// what the network managers say in the node's /run.
+// preflight checks what all agents report about their node's NIC, and about the loopback interface. In its Pod an agent
+// sees the state of network managers in the node's /run.
 func (c functions) preflight(t *testing.T, mode string) {
 	var attached, none []string
 	for _, node := range c.Nodes() {
@@ -146,7 +146,8 @@ func (c functions) pods(t *testing.T) {
 	}
 }
 
-// seesOwn returns an error if answers of servers, as Get has them, name another client than this pod's own addresses.
+// seesOwn returns an error if answers of servers, as Get returns them, name another client than this pod's own
+// addresses.
 func seesOwn(client corev1.Pod, answers string) error {
 	for line := range strings.Lines(answers) { // NAME LOCAL REMOTE
 		remote, err := netip.ParseAddrPort(strings.Fields(line)[2])
@@ -227,7 +228,7 @@ func (c functions) headless(t *testing.T) {
 	})
 }
 
-// dnsLike checks that a UDP request to a ClusterIP, each from a port of its own, has one answer.
+// dnsLike checks that UDP requests to ClusterIPs, each from its own port, are answered.
 func (c functions) dnsLike(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
@@ -416,7 +417,7 @@ func (c functions) streams(t *testing.T) {
 }
 
 // capture checks that fairleadctl captures in the agents' pods of two nodes, through the API server and kubelets: in
-// one of several times, as a busy machine may send nothing for the five seconds of one.
+// one of several attempts, since a busy machine may send nothing during the five seconds of one.
 func (c functions) capture(t *testing.T) {
 	clients, webs := c.Running(t, "client", 3), c.Running(t, "web", 3)
 	client := clients[0]

@@ -22,7 +22,7 @@ import (
 )
 
 // The default installation: "helm install" without values, on nodes whose kernel has openvswitch. Pods reach each other
-// across nodes and by ClusterIPs, doctor finds nothing, and a replaced pod of Open vSwitch costs hosts nothing. The
+// across nodes and by ClusterIPs, doctor finds nothing, and replacing the pod of Open vSwitch costs hosts nothing. The
 // same holds with bridged pods, where uplink mode auto attaches the nodes' NICs.
 func TestE2EKernelDefaults(t *testing.T) {
 	cluster.Must(t, vswitch.KernelDatapath()) // before anything is started
@@ -35,7 +35,7 @@ func TestE2EKernelDefaults(t *testing.T) {
 	t.Run("ClusterIP", c.clusterIP)
 	t.Run("UDP", c.dnsLike)
 	t.Run("doctor", c.doctor)
-	t.Run("fairlead-ovs replaced", func(t *testing.T) { c.replace(t, c.ways(t)) })
+	t.Run("fairlead-ovs replaced", func(t *testing.T) { c.replace(t, c.paths(t)) })
 
 	c.helm(t, "upgrade", "agent.config.enableBridgingMode=true")
 	c.apply(t, "testdata/kernel-vlan.yaml")
@@ -44,11 +44,11 @@ func TestE2EKernelDefaults(t *testing.T) {
 	t.Run("doctor, attached", c.doctor)
 	t.Run("fairlead-ovs replaced, attached", func(t *testing.T) {
 		v := c.Running(t, "vlan10", len(c.Nodes()))
-		c.replace(t, append(c.ways(t), matrix.Way{Kind: ofPods, From: c.PodPlace(t, v[0], 0), To: c.PodPlace(t, v[1], 0)}))
+		c.replace(t, append(c.paths(t), matrix.Path{Kind: ofPods, From: c.PodPlace(t, v[0], 0), To: c.PodPlace(t, v[1], 0)}))
 	})
 }
 
-// kernel is a cluster on the kernel's datapath. table is what replacements of Open vSwitch cost.
+// kernel is a cluster on the kernel's datapath. table records what replacing Open vSwitch costs.
 type kernel struct {
 	functions
 	table []matrix.Event
@@ -118,15 +118,16 @@ func (c *kernel) vlan(t *testing.T) {
 	}
 }
 
-// Kinds of traffic. The control is between two hosts beyond the nodes: it loses packets only if the guest is too slow.
+// Kinds of traffic. The control runs between two hosts outside the nodes: it loses packets only if the guest is too
+// slow.
 const (
 	ofHosts   = "hosts"
 	ofPods    = "pods"
 	ofControl = "control"
 )
 
-// ways are paths between hosts, and between pods on one node and across, of both families.
-func (c *kernel) ways(t *testing.T) []matrix.Way {
+// paths are paths between hosts, and between pods on one node and across, of both families.
+func (c *kernel) paths(t *testing.T) []matrix.Path {
 	t.Helper()
 	const v4, v6 = 0, 1
 	host := func(n int) matrix.Place {
@@ -139,7 +140,7 @@ func (c *kernel) ways(t *testing.T) []matrix.Way {
 		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
 		return c.PodPlace(t, pods[i], family)
 	}
-	return []matrix.Way{
+	return []matrix.Path{
 		{Kind: ofControl, From: outside, To: plane},
 		{Kind: ofHosts, From: host(1), To: host(2)},
 		{Kind: ofHosts, From: outside, To: host(1)},
@@ -149,8 +150,8 @@ func (c *kernel) ways(t *testing.T) []matrix.Way {
 	}
 }
 
-// stall is a time without an answer on the control after which others may have timed out: a new flow's datagram after
-// 2 s, an HTTP request after 3 s. The guest's one processor causes some.
+// stall is the gap in the control's answers from which on other streams may have timed out: a new flow's datagram after
+// 2 s, an HTTP request after 3 s. The guest's single processor causes some gaps.
 const stall = time.Second
 
 // slowed reports whether the control shows that the guest was too slow.
@@ -158,14 +159,14 @@ func slowed(control matrix.Toll) bool {
 	return control.Lost() || max(control.Established.LongestGap, control.New.LongestGap) > stall
 }
 
-// replace replaces the pod of Open vSwitch on node1 under traffic. Established flows of hosts must lose nothing at any
-// try in which those of the control lose nothing. Neither must their new flows and HTTP requests, which is tried again
-// where the guest was too slow. All traffic must be back afterwards.
-func (c *kernel) replace(t *testing.T, ways []matrix.Way) {
+// replace replaces the pod of Open vSwitch on node1 under traffic. Established flows of hosts must lose nothing in any
+// attempt in which those of the control lose nothing. Neither must their new flows and HTTP requests, which is retried
+// if the guest was too slow. All traffic must work again afterwards.
+func (c *kernel) replace(t *testing.T, paths []matrix.Path) {
 	const attempts = 3
-	c.under(t, "nothing", ways, func() {})
+	c.under(t, "nothing", paths, func() {})
 	for attempt := 1; ; attempt++ {
-		cost := c.under(t, fmt.Sprintf("%s, attempt %d", filepath.Base(t.Name()), attempt), ways, func() {
+		cost := c.under(t, fmt.Sprintf("%s, attempt %d", filepath.Base(t.Name()), attempt), paths, func() {
 			old, err := c.PodOf(t.Context(), "fairlead-ovs", "node1")
 			cluster.Must(t, err)
 			c.Run(t, "delete", "pod", "-n", "kube-system", old)
@@ -185,10 +186,10 @@ func (c *kernel) replace(t *testing.T, ways []matrix.Way) {
 	}
 }
 
-// under returns what all paths lose while something happens.
-func (c *kernel) under(t *testing.T, name string, ways []matrix.Way, do func()) matrix.Event {
+// under returns what all paths lose while do runs.
+func (c *kernel) under(t *testing.T, name string, paths []matrix.Path, do func()) matrix.Event {
 	t.Helper()
-	m, err := matrix.Start(ways)
+	m, err := matrix.Start(paths)
 	cluster.Must(t, err)
 	defer m.Stop()
 	if err := m.Flow(cluster.Patience); err != nil {
@@ -212,7 +213,7 @@ func (c *kernel) keep(t *testing.T) {
 	}
 }
 
-// ovsReady waits until Open vSwitch's pod on a node is ready, and another than the old one.
+// ovsReady waits until Open vSwitch's pod on a node is ready and not the old one.
 func (c *kernel) ovsReady(t *testing.T, node, old string) {
 	t.Helper()
 	cluster.Eventually(t, func() error { return c.ReadyOn(t.Context(), "fairlead-ovs", node, old) })

@@ -15,8 +15,8 @@ import (
 )
 
 // nodeIPAM is a cluster in which nothing assigns podCIDRs, and no kube-proxy runs until the nodes are Ready. The agents
-// report why they do not serve; then fairlead-controller assigns podCIDRs, and all works. Open vSwitch translates
-// Services and enforces policies.
+// report why they do not serve; then fairlead-controller assigns podCIDRs, and everything works. Open vSwitch
+// translates Services and enforces policies.
 func nodeIPAM(t *testing.T, asked rights) {
 	c := functions{cluster.Bare(t, bed.Options{Name: "functions-nodeipam", NoNodeCIDRs: true,
 		KubeProxy: bed.NoKubeProxy, Audit: true})}
@@ -43,8 +43,8 @@ func nodeIPAM(t *testing.T, asked rights) {
 	t.Run("NetworkPolicy", c.policed)
 }
 
-// policed checks that a NetworkPolicy keeps a pod off all pods that it selects, on its own node and others, directly
-// and by their Service, and lets others through.
+// policed checks that a NetworkPolicy denies a pod access to all pods that it selects, on its own node and others,
+// directly and through their Service, and allows others.
 func (c functions) policed(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)

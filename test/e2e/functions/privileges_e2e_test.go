@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// Fairlead's containers have what docs/image.md says, and that suffices: to install plugins where another user owns the
-// directory, and to return the NIC to the host where no agent runs that could.
+// Fairlead's containers have the privileges listed in docs/image.md, and these suffice to install plugins in a
+// directory that another user owns, and to return the NIC to the host on a node where no agent runs.
 func TestE2EPrivileges(t *testing.T) {
 	const node = "node1"
 	c := cluster.Bare(t, bed.Options{Name: "privileges", Nodes: 1})

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// blocked checks that doctor, reach and status, from outside of the nodes, an Event on each Node and each agent's
-// metric name an underlay that drops the tunnel's packets, and that none does any more when it passes them.
+// blocked checks that doctor, reach and status, run outside the nodes, an Event on each Node and each agent's metric
+// report an underlay that drops tunnel packets, and that commands and metrics report no fault once it delivers them.
 func (c functions) blocked(t *testing.T) {
 	well := func() {
 		t.Helper()
@@ -42,12 +42,12 @@ func (c functions) blocked(t *testing.T) {
 	c.onSwitch(t, "del-flows", "br0", "udp,tp_dst=6081")
 	well()
 	t.Logf("it is over after %.0f s", time.Since(begun).Seconds())
-	for _, node := range c.Nodes() { // the last word on each is still the cause
+	for _, node := range c.Nodes() { // the last Event on each still names the cause
 		cluster.Must(t, c.event(t, node, "udp port 6081 may be blocked"))
 	}
 }
 
-// pairOf is what reach says of all ways between node1 and node2.
+// pairOf is what reach prints about all paths between node1 and node2.
 func pairOf(packets string) (lines []string) {
 	for _, family := range []string{"IPv4", "IPv6"} {
 		lines = append(lines, "node1 node2 "+family+" "+packets, "node2 node1 "+family+" "+packets)
@@ -55,8 +55,8 @@ func pairOf(packets string) (lines []string) {
 	return lines
 }
 
-// says runs fairleadctl until it says all of these words and ends with that error, empty for none, and returns what it
-// says.
+// says runs fairleadctl until it prints all of these words and ends with that error, empty for none, and returns its
+// output.
 func (c functions) says(t *testing.T, end string, words []string, args ...string) (out string) {
 	t.Helper()
 	cluster.Eventually(t, func() (err error) {
@@ -82,7 +82,7 @@ func (c functions) onSwitch(t *testing.T, args ...string) {
 	cluster.Must(t, err)
 }
 
-// counts checks on each node how many others its agent has in a state.
+// counts checks on each node the number of peers that its agent has in a state.
 func (c functions) counts(t *testing.T, state string, want int) {
 	t.Helper()
 	for _, node := range c.Nodes() {

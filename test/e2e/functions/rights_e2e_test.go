@@ -42,7 +42,7 @@ func (asked rights) compare(t *testing.T) {
 	}
 }
 
-// seldom are permissions that these tests need not use, and what they are for.
+// seldom are the permissions that these tests do not have to use, with their purpose.
 func seldom() map[string]string {
 	out := map[string]string{}
 	for what, names := range map[string][]string{

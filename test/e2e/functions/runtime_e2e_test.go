@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 )
 
-// runtime checks which CNI verbs the runtime calls beside ADD and DEL, and what becomes of pods when a plugin behind
-// Fairlead fails.
+// runtime checks which CNI verbs the runtime calls beside ADD and DEL, and what happens to pods when a plugin chained
+// after Fairlead fails.
 func (c functions) runtime(t *testing.T) {
 	node, err := c.API.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	cluster.Must(t, err)
@@ -35,16 +35,16 @@ func (c functions) runtime(t *testing.T) {
 			c.lostDEL(t)
 			return
 		}
-		if n := c.answered(t, "node1", "GC"); n != 0 { // containerd has been started again since
+		if n := c.answered(t, "node1", "GC"); n != 0 { // containerd has been restarted since
 			t.Errorf("%d times GC: docs say that containerd never calls it", n)
 		}
 	})
 }
 
-// lostDEL checks that CRI-O calls GC when it starts, and that GC releases what pods have, a routed and a bridged one,
-// which CRI-O has forgotten: its files about them are incomplete or lost, as after a power failure. Their network
-// namespaces and interfaces exist, so the agent does not find out by itself. Without its cache of what ADD answered,
-// CRI-O calls no DEL of them.
+// lostDEL checks that CRI-O calls GC when it starts, and that GC releases what a routed and a bridged pod hold that
+// CRI-O no longer knows: its files about them are incomplete or lost, as after a power failure. Their network
+// namespaces and interfaces exist, so the agent cannot detect this by itself. Without its cached results of ADD, CRI-O
+// calls no DEL for them.
 func (c functions) lostDEL(t *testing.T) {
 	const node = "node1"
 	c.apply(t, "testdata/forgotten.yaml")
@@ -74,8 +74,7 @@ grep -l "$1" /var/lib/cni/results/* | xargs rm`, "sh", string(p.UID))
 	c.Run(t, "delete", "pods", "-l", "app=forgotten")
 }
 
-// status checks that the runtime asks all agents for their STATUS, and that a node is not Ready while its Open vSwitch
-// hangs.
+// status checks that the runtime calls STATUS on all nodes, and that a node is not Ready while its Open vSwitch hangs.
 func (c functions) status(t *testing.T) {
 	for _, node := range c.Nodes() {
 		cluster.Eventually(t, func() error {
@@ -98,7 +97,7 @@ func (c functions) status(t *testing.T) {
 	c.AwaitReady(t)
 }
 
-// notReady waits until a node is not Ready, because its runtime says that the network is not, for a reason.
+// notReady waits until a node is not Ready because its runtime reports NetworkReady=false, for that reason.
 func (c functions) notReady(t *testing.T, node, reason string) {
 	t.Helper()
 	cluster.Eventually(t, func() error {
@@ -119,9 +118,9 @@ func (c functions) notReady(t *testing.T, node, reason string) {
 	})
 }
 
-// failingPlugin checks that a node is not Ready while a plugin behind Fairlead is missing, and that nothing is left of
-// pods, a routed and a bridged one, whose ADD fails at it: the runtime calls no DEL of Fairlead, since DEL fails at
-// that plugin first (containerd#12130).
+// failingPlugin checks that a node is not Ready while a plugin chained after Fairlead is missing, and that a routed and
+// a bridged pod whose ADD fails in that plugin leave nothing behind: the runtime never calls Fairlead's DEL, since DEL
+// fails in that plugin first (containerd#12130).
 func (c functions) failingPlugin(t *testing.T) {
 	const node, plugin = "node1", "always-fails"
 	const script = `#!/bin/sh
@@ -132,7 +131,7 @@ exit 1
 `
 	before, adds, dels := c.held(t, node), c.answered(t, node, "ADD"), c.answered(t, node, "DEL")
 	c.chain(t, node, plugin)
-	if c.Runtime() == bed.CRIO { // rejects the whole list
+	if c.Runtime() == bed.CRIO { // CRI-O rejects the whole list
 		c.notReady(t, node, "no CNI configuration file")
 	} else {
 		c.notReady(t, node, plugin)
@@ -154,7 +153,7 @@ exit 1
 	}
 	c.Run(t, "delete", "pods", "-l", "app=unlucky")
 	cluster.Eventually(t, func() error {
-		had, now := strings.Fields(before), c.held(t, node) // what was held for the boot before may have gone
+		had, now := strings.Fields(before), c.held(t, node) // what the previous boot held may have been released
 		more := slices.DeleteFunc(strings.Fields(now), func(word string) bool { return slices.Contains(had, word) })
 		if len(more) > 0 {
 			return fmt.Errorf("%q is left; before:\n%s\nnow:\n%s", more, before, now)
@@ -167,8 +166,8 @@ exit 1
 	}
 }
 
-// chain adds a plugin behind those of Fairlead's network on a node. Its runtime is killed and started again, when it
-// might call GC.
+// chain appends a plugin to Fairlead's conflist on a node. The runtime is killed and started again, and might call GC
+// then.
 func (c functions) chain(t *testing.T, node, plugin string) {
 	t.Helper()
 	file := c.Host(node).Private(conflist.DefaultPath)
@@ -189,7 +188,7 @@ func (c functions) chain(t *testing.T, node, plugin string) {
 	cluster.Must(t, c.Start(t.Context(), node, bed.Runtime))
 }
 
-// held is what a node has for its pods: addresses of its podCIDRs, ports, and addresses of IPPools, those of all nodes.
+// held is what a node holds for its pods: addresses of its podCIDRs and ports; and the IPPool addresses of all nodes.
 func (c functions) held(t *testing.T, node string) string {
 	t.Helper()
 	var all []string
@@ -214,7 +213,7 @@ func (c functions) collected(t *testing.T, node string) int {
 	return c.counted(t, node, `fairlead_reclaimed_total\{kind="gc"\}`)
 }
 
-// counted is the sum of an agent's counters, which a regular expression selects.
+// counted is the sum of those counters of an agent that a regular expression selects.
 func (c functions) counted(t *testing.T, node, counters string) (n int) {
 	t.Helper()
 	out, err := c.NodeExec(t.Context(), node, "curl", "-sf", "http://127.0.0.1:10350/metrics")

@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/onetime"
 )
 
-// Earlier is an earlier version, as a release of it would be: the directory of its chart, and the archive of its image.
+// Earlier is an earlier version in the form of a release: the directory of its chart, and the archive of its image.
 type Earlier struct{ Chart, Image, Tag string }
 
-// GetEarlier builds a commit of this repository, by its own Makefile, once on a machine. It takes minutes.
+// GetEarlier builds a commit of this repository, by its own Makefile, once per machine. It takes minutes.
 func GetEarlier(ctx context.Context, commit string) (Earlier, error) {
 	chart, err := Chart()
 	if err != nil {
@@ -39,7 +39,7 @@ func buildEarlier(ctx context.Context, repository, tag, dir string, progress io.
 		return err
 	}
 	defer os.RemoveAll(source)
-	// What its image is made of has a cache of its own: in the shared one each version keeps only what it uses itself.
+	// The inputs of its image have their own cache: in the shared one each version keeps only what it uses itself.
 	build := exec.CommandContext(ctx, "bash", "-ec", `set -o pipefail
 git -C "$1" archive "$2" | tar -x -C "$3"
 export GOCACHE=$(go env GOCACHE) XDG_CACHE_HOME="$3/cache"

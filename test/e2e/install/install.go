@@ -99,8 +99,8 @@ func Chart() (string, error) { return kubebin.Find("build/charts/fairlead") }
 // NextTag is the tag of the image that Next writes, and the version that its programs report.
 const NextTag = "next"
 
-// Next writes an archive of another version of the image to dir: the same programs, linked with another version.
-// Import Image before.
+// Next writes an archive of another version of the image to dir: the same programs, linked with another version. Import
+// Image first.
 func Next(ctx context.Context, dir string) (archive string, err error) {
 	base, err := Image()
 	if err != nil {

@@ -12,29 +12,29 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Forbidden is paths on which no packet must arrive, under load: datagrams of one flow each, and such that are the
-// first of theirs. Nobody answers, so that a packet counts also if the way back is closed.
+// Forbidden is a set of paths under load on which no packet may arrive. Each path carries datagrams of one flow, and
+// datagrams that each start a new flow. There are no replies, so a packet counts even if the return path is closed.
 type Forbidden struct{ paths []*forbidden }
 
 type forbidden struct {
-	Way
+	Path
 	sink, flow    *net.UDPConn
 	end           chan struct{}
 	sending       sync.WaitGroup
 	sent, arrived atomic.Int64
-	last          atomic.Int64 // when one arrived, in ns since 1970
-	since         atomic.Int64 // of those sent, how many were when one arrived
+	last          atomic.Int64 // last arrival, in ns since 1970
+	since         atomic.Int64 // value of sent at the last arrival
 }
 
-// quiet is how many datagrams are sent in 5 seconds: as long may what forwards them stand still. While this process
-// does, it sends none.
+// quiet is the number of datagrams sent in 5 seconds: forwarding may stall that long. A stall of this process does not
+// count: it sends none meanwhile.
 const quiet = int64(5*time.Second/establishedEvery + 5*time.Second/newEvery)
 
 // StartForbidden starts traffic on all paths.
-func StartForbidden(ways []Way) (*Forbidden, error) {
+func StartForbidden(paths []Path) (*Forbidden, error) {
 	f := &Forbidden{}
-	for _, w := range ways {
-		p := &forbidden{Way: w, end: make(chan struct{})}
+	for _, w := range paths {
+		p := &forbidden{Path: w, end: make(chan struct{})}
 		if err := p.start(); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", w, err), f.Stop())
 		}
@@ -88,7 +88,7 @@ func (p *forbidden) send() {
 	}
 }
 
-// write sends one datagram. That it cannot, as where the way has gone for a while, is counted: not as sent.
+// write sends one datagram, and counts it unless sending fails, for example while there is no route.
 func (p *forbidden) write(conn *net.UDPConn) {
 	if _, err := conn.Write([]byte("forbidden")); err == nil {
 		p.sent.Add(1)
@@ -106,8 +106,8 @@ func (p *forbidden) count() {
 	}
 }
 
-// Arrive waits until packets have arrived on all paths since now, or, without want, none of the last that were sent, as
-// many as quiet. The error names the paths on which it is not so.
+// Arrive waits until a packet has arrived on every path after the call or, without want, until none of the last quiet
+// datagrams has arrived on any path. The error names the paths that do not comply.
 func (f *Forbidden) Arrive(want bool, within time.Duration) error {
 	begin := time.Now()
 	for {
@@ -128,8 +128,8 @@ func (f *Forbidden) Arrive(want bool, within time.Duration) error {
 	}
 }
 
-// Stop ends all traffic. The error names the paths on which packets have arrived, since Forget at most, or none was
-// sent.
+// Stop ends all traffic. The error names the paths on which packets have arrived since the last Forget, or on which
+// none was sent.
 func (f *Forbidden) Stop() error {
 	var errs []error
 	for _, p := range f.paths {
@@ -149,7 +149,7 @@ func (f *Forbidden) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Forget takes no account of the packets that have arrived until now.
+// Forget resets the count of arrived packets.
 func (f *Forbidden) Forget() {
 	for _, p := range f.paths {
 		p.arrived.Store(0)

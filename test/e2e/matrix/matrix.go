@@ -27,31 +27,31 @@ type Place struct {
 	Addr  netip.Addr
 }
 
-// Way is a path from one place to another. Kind is whose packets these are: results are reported per kind.
-type Way struct {
+// Path is a path from one place to another. Kind is whose packets these are: results are reported per kind.
+type Path struct {
 	Kind     string
 	From, To Place
 }
 
-func (w Way) String() string { return w.From.Name + " -> " + w.To.Name }
+func (w Path) String() string { return w.From.Name + " -> " + w.To.Name }
 
 // Matrix is a set of paths under load.
 type Matrix struct {
-	ways  []*traffic
+	paths []*traffic
 	stops []func()
 }
 
 // traffic is what runs on one path.
 type traffic struct {
-	Way
+	Path
 	established, fresh *probe.Stream
 	http               *requests
 }
 
 // Start starts traffic on all paths. Each destination answers at ports of its own.
-func Start(ways []Way) (*Matrix, error) {
+func Start(paths []Path) (*Matrix, error) {
 	m := &Matrix{}
-	for _, w := range ways {
+	for _, w := range paths {
 		if err := m.start(w); err != nil {
 			m.Stop()
 			return nil, fmt.Errorf("%s: %w", w, err)
@@ -60,7 +60,7 @@ func Start(ways []Way) (*Matrix, error) {
 	return m, nil
 }
 
-func (m *Matrix) start(w Way) error {
+func (m *Matrix) start(w Path) error {
 	port, stop, err := probe.Echo(w.To.NetNS, w.To.Addr)
 	if err != nil {
 		return err
@@ -76,19 +76,19 @@ func (m *Matrix) start(w Way) error {
 	if err != nil {
 		return err
 	}
-	m.ways = append(m.ways, &traffic{Way: w, established: established,
+	m.paths = append(m.paths, &traffic{Path: w, established: established,
 		fresh: probe.StartFresh(w.From.NetNS, w.From.Addr, to, newEvery),
 		http:  request(w.From.NetNS, w.From.Addr, server)})
 	return nil
 }
 
-// Flow waits until traffic of every sort has been answered on every path since now. The error names the paths without
-// an answer before the deadline.
+// Flow waits until traffic of every sort has been answered on every path after the call. The error names the paths
+// without an answer before the deadline.
 func (m *Matrix) Flow(within time.Duration) error {
 	since, deadline := time.Now(), time.Now().Add(within)
 	for {
 		var silent []error
-		for _, w := range m.ways {
+		for _, w := range m.paths {
 			if !w.established.Answers(since) || !w.fresh.Answers(since) || !w.http.answers(since) {
 				silent = append(silent, errors.New(w.String()))
 			}
@@ -105,12 +105,12 @@ func (m *Matrix) Flow(within time.Duration) error {
 
 // Stop ends all traffic and returns what each path lost.
 func (m *Matrix) Stop() []Toll {
-	tolls := make([]Toll, len(m.ways))
+	tolls := make([]Toll, len(m.paths))
 	var all sync.WaitGroup
-	for i, w := range m.ways {
+	for i, w := range m.paths {
 		all.Go(func() {
 			failed, asked, last := w.http.stop()
-			tolls[i] = Toll{Way: w.Way, Established: w.established.Stop(), New: w.fresh.Stop(),
+			tolls[i] = Toll{Path: w.Path, Established: w.established.Stop(), New: w.fresh.Stop(),
 				Failed: failed, Asked: asked, Err: last}
 		})
 	}
@@ -118,6 +118,6 @@ func (m *Matrix) Stop() []Toll {
 	for _, stop := range m.stops {
 		stop()
 	}
-	m.ways, m.stops = nil, nil
+	m.paths, m.stops = nil, nil
 	return tolls
 }

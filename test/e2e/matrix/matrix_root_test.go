@@ -17,9 +17,9 @@ func TestRootMatrix(t *testing.T) {
 	nstest.Veth(a, "eth0", b, "eth0")
 	a.IP("addr add 192.0.2.1/24 dev eth0")
 	b.IP("addr add 192.0.2.2/24 dev eth0")
-	way := Way{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
+	way := Path{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
 	start := func() *Matrix {
-		m, err := Start([]Way{way})
+		m, err := Start([]Path{way})
 		if err == nil {
 			err = m.Flow(time.Minute)
 		}
@@ -52,14 +52,14 @@ func TestRootMatrix(t *testing.T) {
 	}
 }
 
-// What arrives where nothing must is counted, also if its answers cannot.
+// Packets that arrive on a forbidden path are counted.
 func TestRootForbiddenPaths(t *testing.T) {
 	a, b := nstest.New(t), nstest.New(t)
 	nstest.Veth(a, "eth0", b, "eth0")
 	a.IP("addr add 192.0.2.1/24 dev eth0")
 	b.IP("addr add 192.0.2.2/24 dev eth0")
-	way := Way{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
-	f, err := StartForbidden([]Way{way})
+	way := Path{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
+	f, err := StartForbidden([]Path{way})
 	if err == nil {
 		err = f.Arrive(true, time.Minute)
 	}
@@ -74,11 +74,11 @@ func TestRootForbiddenPaths(t *testing.T) {
 		t.Error(err)
 	}
 	f.Forget()
-	time.Sleep(2 * newEvery) // some packets more
+	time.Sleep(2 * newEvery) // some more packets
 	if err := f.Stop(); err != nil {
 		t.Errorf("all are dropped, and the error is %v", err)
 	}
-	if f, err = StartForbidden([]Way{way}); err != nil {
+	if f, err = StartForbidden([]Path{way}); err != nil {
 		t.Fatal(err)
 	}
 	b.Exec("iptables", "-F")

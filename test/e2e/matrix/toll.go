@@ -12,7 +12,7 @@ import (
 
 // Toll is what one path lost. Failed of Asked HTTP requests had no answer; Err is the last error.
 type Toll struct {
-	Way
+	Path
 	Established, New probe.Report
 	Asked, Failed    int
 	Err              error
@@ -22,7 +22,7 @@ type Toll struct {
 func (t Toll) Lost() bool { return t.Established.Lost+t.New.Lost+t.Failed > 0 }
 
 func (t Toll) String() string {
-	s := fmt.Sprintf("%s: established: %s; new: %s; HTTP: %d of %d failed", t.Way, t.Established, t.New, t.Failed, t.Asked)
+	s := fmt.Sprintf("%s: established: %s; new: %s; HTTP: %d of %d failed", t.Path, t.Established, t.New, t.Failed, t.Asked)
 	if t.Err != nil {
 		s += ", the last because of: " + t.Err.Error()
 	}

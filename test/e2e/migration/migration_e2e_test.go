@@ -40,7 +40,7 @@ func TestE2EMigration(t *testing.T) {
 
 	// 3. Antrea allocates no more addresses.
 	tries := 0
-	cluster.Eventually(t, func() error { // the API server asks new webhooks after a moment
+	cluster.Eventually(t, func() error { // the API server calls new webhooks only after a moment
 		tries++
 		_, err := c.Kubectl(t.Context(), "annotate", "--overwrite", "ippool", "vlan10", fmt.Sprint("tries=", tries))
 		if err == nil || !strings.Contains(err.Error(), "webhook") {
@@ -58,7 +58,7 @@ func TestE2EMigration(t *testing.T) {
 	cluster.Must(t, err)
 	_, err = c.KubectlStdin(t.Context(), manifest, "apply", "-f", "-", "-l", "app.kubernetes.io/component=crds")
 	cluster.Must(t, err)
-	cluster.Eventually(t, func() error { // the API server serves new kinds after a moment
+	cluster.Eventually(t, func() error { // the API server serves new kinds only after a moment
 		out, err := c.Fairleadctl(t, "ipam", "import-antrea", "--dry-run")
 		return leftOut(out, err, "4 can be imported, 0 were imported now")
 	})
@@ -85,7 +85,7 @@ func TestE2EMigration(t *testing.T) {
 	}
 	c.Running(t, "db", 2)
 	c.Running(t, "web", 2)
-	cluster.Eventually(t, func() error { // until kubelet has looked, the API has what was before the reboot
+	cluster.Eventually(t, func() error { // until kubelet has synced, the API has the state before the reboot
 		now := addresses(t, c)
 		if err := given(now, had); err != nil {
 			return err
@@ -103,7 +103,7 @@ func TestE2EMigration(t *testing.T) {
 	}
 }
 
-// asAntrea creates Antrea's objects in a cluster: its kind, its webhooks, a network whose pods get addresses of a pool,
+// asAntrea creates Antrea's objects in a cluster: its CRD, its webhooks, a network whose pods get addresses of a pool,
 // and the allocations in the pool's status.
 func asAntrea(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
@@ -230,7 +230,8 @@ func flat(prefix string, keys map[string]any) (sets []string) {
 	return sets
 }
 
-// leftOut returns nil if import-antrea has reported it, and has left out only the stale address.
+// leftOut returns nil if import-antrea has printed says, and that it left out the stale address, with the exit code of
+// a warning.
 func leftOut(out string, err error, says string) error {
 	const warning = 3
 	var exit *exec.ExitError

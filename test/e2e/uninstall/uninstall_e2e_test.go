@@ -50,7 +50,7 @@ spec:
 // hostLimit is how long the nodes' own traffic may stop while the NIC is restored. In measurements it did not stop.
 const hostLimit = 250 * time.Millisecond
 
-// attempts is how often it is tried while the machine may have lost what was lost.
+// attempts is the maximum number of attempts while the machine may be the cause of losses.
 const attempts = 3
 
 // The steps of docs/install.md#uninstall, in mode bridge, where the NIC is a port of Open vSwitch: nothing of Fairlead
@@ -122,8 +122,8 @@ func attached(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// hosts starts a stream from beyond the router to every node, and one, the control, to the control plane: what that
-// loses the machine loses.
+// hosts starts a stream from beyond the router to every node, and a control stream to the control plane: losses of the
+// control are the machine's.
 func hosts(t *testing.T, c *cluster.Cluster) (streams map[string]*probe.Stream, control *probe.Stream) {
 	t.Helper()
 	netns := func(name string) ns.NetNS {
@@ -148,8 +148,8 @@ func hosts(t *testing.T, c *cluster.Cluster) (streams map[string]*probe.Stream, 
 	return streams, start(underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs()[0].Addr())
 }
 
-// lost ends the streams and checks what they have lost. It reports whether that may be the machine's, and so says
-// nothing, unless this is the last attempt.
+// lost ends the streams and checks what they have lost. It reports whether to try again because the machine may be the
+// cause, which is never so for the last attempt.
 func lost(t *testing.T, streams map[string]*probe.Stream, control *probe.Stream, last bool) (again bool) {
 	t.Helper()
 	controls := []probe.Report{control.Stop()}

@@ -19,7 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Identities by certificate. RBAC of a new API server has all of them.
+// Identities with client certificates. A new API server's default RBAC rules cover all of them.
 const (
 	admin             = "admin"
 	controllerManager = "controller-manager"
@@ -43,8 +43,8 @@ type authority struct {
 }
 
 // makeCertificates writes all credentials of the cluster into dir: the authority's certificate, the API server's for
-// its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity, of which each
-// kubelet has one.
+// its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity, one for each
+// kubelet included.
 func makeCertificates(dir, server string, addrs []netip.Addr, kubelets []string) error {
 	a, err := newAuthority(dir, server)
 	if err != nil {
@@ -147,8 +147,8 @@ func (a *authority) kubeconfig(name string) error {
 	return a.write(name+".kubeconfig", data)
 }
 
-// Kubeconfig is a kubeconfig for the API server at the URL server, with its authority's certificate ca (PEM) and the
-// client's credentials who.
+// Kubeconfig returns a kubeconfig for the API server at the URL server, with its authority's certificate ca (PEM) and
+// the client credentials who.
 func Kubeconfig(server string, ca []byte, who *clientcmdapi.AuthInfo) ([]byte, error) {
 	const name = "lab"
 	c := clientcmdapi.NewConfig()

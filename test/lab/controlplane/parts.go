@@ -111,7 +111,7 @@ func (p Plane) process(part Part) host.Process {
 	return host.Process{Host: p.Host, Name: part.program()}
 }
 
-// PID is the component's process ID, 0 if it does not run.
+// PID is the component's process ID, 0 if it is not running.
 func (p Plane) PID(part Part) int { return p.process(part).PID() }
 
 // Log is the path of the component's output.
@@ -126,8 +126,8 @@ func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
 	if err != nil {
 		return err
 	}
-	// With less garbage collection the start of the API server, most of what it ever does in a lab, is a fifth cheaper; it
-	// takes 100 MB of memory more.
+	// Less garbage collection makes the API server's start, most of its work in a lab, a fifth cheaper, at the cost of
+	// 100 MB of memory.
 	argv := append([]string{"env", "GOGC=400", p.Program, part.program()}, flags.args()...)
 	if err := p.process(part).Start(argv...); err != nil {
 		return err
@@ -147,12 +147,12 @@ func (p Plane) Stop(ctx context.Context, part Part) error {
 	return p.process(part).End(ctx, unix.SIGTERM)
 }
 
-// showEnd sets the Pod of kube-controller-manager to not ready, if the API server is reachable.
+// showEnd marks the Pod of kube-controller-manager as not ready, if the API server is reachable.
 func (p Plane) showEnd(ctx context.Context, part Part) {
 	if part == KCM && p.PID(APIServer) != 0 {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = p.showReady(ctx, corev1.ConditionFalse) // the exit of the process counts, not its report
+		_ = p.showReady(ctx, corev1.ConditionFalse) // best effort: the process stops either way
 	}
 }
 
@@ -190,7 +190,7 @@ func (p Plane) Wipe(ctx context.Context) error {
 	return p.StartAll(ctx, func(Part) {})
 }
 
-// StartAll starts the components that do not run, in their order; progress is called for each.
+// StartAll starts the components that are not running, in their order; progress is called for each.
 func (p Plane) StartAll(ctx context.Context, progress func(Part)) error {
 	for _, part := range p.Parts() {
 		if p.PID(part) != 0 {

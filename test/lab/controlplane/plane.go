@@ -182,7 +182,7 @@ func (p Plane) apiServerFlags() Flags {
 		"allow-privileged":                   "true",
 		"service-cluster-ip-range":           join(p.ServiceCIDRs),
 		"profiling":                          "false",
-		"kubelet-preferred-address-types":    "InternalIP", // no name of a node is known to a DNS server
+		"kubelet-preferred-address-types":    "InternalIP", // node names are not in DNS
 		// SIGTERM closes watches after this time; without it the API server waits a minute for them.
 		"shutdown-watch-termination-grace-period": "1s",
 	}
@@ -201,8 +201,8 @@ func (p Plane) schedulerFlags() Flags {
 		"leader-elect": "false", "bind-address": "127.0.0.1"}
 }
 
-// kcmFlags without kubelets disable the controllers that depend on their heartbeats: they would evict all pods after
-// five minutes.
+// kcmFlags are the flags of kube-controller-manager. Without kubelets they disable the controllers that depend on
+// kubelet's heartbeats, which would evict all pods after five minutes.
 func (p Plane) kcmFlags() Flags {
 	pki := func(name string) string { return filepath.Join(pkiDir, name) }
 	kubeconfig := pki(controllerManager + ".kubeconfig")
@@ -214,7 +214,7 @@ func (p Plane) kcmFlags() Flags {
 		"allocate-node-cidrs": "true", "cluster-cidr": join(p.ClusterCIDRs),
 		"service-cluster-ip-range": join(p.ServiceCIDRs),
 		"leader-elect":             "false", "bind-address": "127.0.0.1",
-		"kube-api-qps": "300", "kube-api-burst": "500", // otherwise its own limits slow down its start
+		"kube-api-qps": "300", "kube-api-burst": "500", // the default client limits slow down its start
 	}
 	if len(p.Kubelets) == 0 {
 		f["controllers"] = "*,-node-lifecycle-controller,-taint-eviction-controller"

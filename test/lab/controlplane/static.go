@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kcmPod is the Pod that represents kube-controller-manager, as kubelet's mirror Pod does for a static Pod: it shows
-// its command. It belongs to no node, so that no controller deletes it.
+// kcmPod is the Pod that represents kube-controller-manager, like kubelet's mirror Pod of a static Pod: it shows the
+// component's command. It belongs to no node, so no controller deletes it.
 const kcmPod = "kube-controller-manager-control-plane"
 
 // showTimeout is the time limit for kube-controller-manager to create the ServiceAccount that a Pod needs.

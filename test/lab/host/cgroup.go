@@ -73,7 +73,7 @@ func (h Host) makeCgroups() ([]string, error) {
 			dir = filepath.Join(y.mount, name)
 		}
 		if _, err := os.Stat(y.mount); errors.Is(err, fs.ErrNotExist) {
-			continue // a hierarchy of version 2 that exists and is not mounted
+			continue // a version 2 hierarchy that is not mounted
 		}
 		dirs = append(dirs, dir)
 	}
@@ -94,7 +94,8 @@ func (h Host) makeCgroups() ([]string, error) {
 	return dirs, nil
 }
 
-// inherit sets the files of a new cgroup of the controller cpuset without which no process can enter it.
+// inherit copies the parent's cpuset settings, without which no process can enter a new cgroup, and lets its children
+// inherit them.
 func inherit(dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
@@ -115,7 +116,7 @@ func inherit(dir string) error {
 	return err
 }
 
-// share enables all available controllers for the children of a cgroup of version 2.
+// share enables all available controllers for the children of a version 2 cgroup.
 func share(dir string) error {
 	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -175,8 +176,8 @@ func isUnifiedLines(lines string) bool {
 	return !slices.ContainsFunc(hierarchies(lines, false), func(y hierarchy) bool { return y.options != "" })
 }
 
-// thaw thaws the host's cgroups. What is frozen does not die in version 1, and a container runtime that is killed while
-// it ends a container may leave its cgroup so.
+// thaw thaws the host's cgroups. In version 1 a frozen process does not die of SIGKILL, and a container runtime that is
+// killed while it stops a container may leave the container's cgroup frozen.
 func (h Host) thaw() {
 	list, err := os.ReadFile(h.cgroupList())
 	if err != nil {

@@ -24,7 +24,8 @@ func Run(cmd *exec.Cmd) error {
 }
 
 // Env is the environment without the variables that change the default paths of Open vSwitch's programs, or point
-// kubectl to the user's own clusters: of two values of one variable a program may use the first.
+// kubectl to the user's own clusters. They are removed, not overridden: if a variable is set twice, a program may use
+// the first value.
 func Env() []string {
 	var env []string
 	for _, v := range os.Environ() {

@@ -22,8 +22,8 @@ type Bind struct {
 // overlaid are directories in which a host may write without changing the machine's.
 var overlaid = [...]string{"/etc", "/opt", "/var"}
 
-// private are directories of which every host has its own, initially empty. They are Host.Private outside. /run comes
-// last (ownRun): it hides the lab's directory, where the sources of all binds are.
+// private are directories of which every host has its own, initially empty. On the machine they are at Host.Private.
+// /run comes last (ownRun): it hides the lab's directory, where the sources of all binds are.
 var private = [...]string{
 	"/etc/cni", "/etc/fairlead", "/etc/openvswitch", "/opt/cni",
 	"/var/lib/cni", "/var/lib/fairlead", "/var/lib/openvswitch", "/var/log/openvswitch",
@@ -161,7 +161,7 @@ func (h Host) overlay(dir string) error {
 	return nil
 }
 
-// ownRun mounts the host's own /run. Mounts below the machine's /run are unmounted: they would be invisible, but keep
+// ownRun mounts the host's own /run. Mounts below the machine's /run are unmounted: although hidden, they would keep
 // namespaces alive that others have released, and kubelet searches all mounts for the file system of its directory.
 func (h Host) ownRun() error {
 	const run = "/run"

@@ -184,7 +184,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 	}
 }
 
-// A process whose threads come and go, as those of the agent that visits pods, runs all the time.
+// A process whose threads come and go, like an agent's that enter pod namespaces, always counts as running.
 func TestRootRunsWhileThreadsExit(t *testing.T) {
 	h := create(t, labDir(t), "threads")
 	self, err := os.Executable()
@@ -204,7 +204,7 @@ func TestRootRunsWhileThreadsExit(t *testing.T) {
 	}
 }
 
-// What has ended has closed its sockets, however many threads it had.
+// End returns only when the process has closed its sockets, however many threads it had.
 func TestRootEndWaitsForAllThreads(t *testing.T) {
 	h := create(t, labDir(t), "threads")
 	self, err := os.Executable()
@@ -237,7 +237,7 @@ func TestRootEndWaitsForAllThreads(t *testing.T) {
 	}
 }
 
-// serves has the test's program listen on a socket while it has many threads, each of which takes a while to end.
+// serves makes the test binary listen on a socket while it has many threads, so that its exit takes a while.
 const serves = "serve-with-threads"
 
 func serve(socket string) {
@@ -256,7 +256,7 @@ func serve(socket string) {
 	os.Exit(1)
 }
 
-// visits has the test's program do as an agent does: each thread that has been in another network namespace exits.
+// visits makes the test binary behave like an agent: each thread that has been in another network namespace exits.
 const visits = "visit-namespaces"
 
 func visit() {
@@ -331,7 +331,7 @@ func (h Host) watchNet() (alive func() bool, err error) {
 	}, err
 }
 
-// Namespaces that other users of the machine release meanwhile cause no error.
+// Namespaces that other users of the machine release while hosts are created cause no error.
 func TestRootHostsWhileMountsGo(t *testing.T) {
 	dir, done := labDir(t), make(chan struct{})
 	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
@@ -339,7 +339,7 @@ func TestRootHostsWhileMountsGo(t *testing.T) {
 	}
 	var others sync.WaitGroup
 	for i := range 4 {
-		// Some exist at any time, and the oldest is deleted, as "ip netns" does it.
+		// Some exist at any time; the oldest is deleted in the way "ip netns" does it.
 		others.Go(func() {
 			var paths []string
 			for n, running := 0, true; running || len(paths) > 0; n++ {

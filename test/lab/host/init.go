@@ -203,7 +203,7 @@ func ownSysctl(file string) string { return "/run/lab/" + filepath.Base(file) }
 // OwnBootID is the file with the boot ID on a host with a process 1.
 func OwnBootID() string { return ownSysctl(bootIDSysctl) }
 
-// reap waits for orphaned processes, until SIGKILL.
+// reap reaps orphaned processes until this process is killed.
 func reap() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)

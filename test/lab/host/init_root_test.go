@@ -74,8 +74,8 @@ func TestRootInit(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, group := range strings.Fields(string(groups)) { // as a runtime leaves one that is killed meanwhile
-		freezer := filepath.Join(group, "freezer.state") // of version 1: others are killed all the same
+	for _, group := range strings.Fields(string(groups)) { // frozen, as by a runtime that was killed meanwhile
+		freezer := filepath.Join(group, "freezer.state") // version 1 only: in version 2 frozen processes can be killed
 		if _, err := os.Stat(freezer); err == nil {
 			if err := os.WriteFile(freezer, []byte("FROZEN"), 0o644); err != nil {
 				t.Error(err)
@@ -100,7 +100,7 @@ func TestRootInit(t *testing.T) {
 	}
 }
 
-// Init fails with a reason, and leaves nothing.
+// Init fails with a reason, and leaves nothing behind.
 func TestRootInitFails(t *testing.T) {
 	h := create(t, labDir(t), "failing")
 	err := h.StartInit("/bin/echo")

@@ -24,15 +24,16 @@ func idOf(path string) (id, error) {
 	return id{st.Dev, st.Ino}, nil
 }
 
-// Runs reports whether process pid is alive and belongs to the host. A zombie is dead, but not while threads of it are
-// still exiting: they still hold its files and locks.
+// Runs reports whether process pid is alive and belongs to the host. A zombie is dead, unless some of its threads are
+// still exiting: those still hold its files and locks.
 func (h Host) Runs(pid int) bool {
 	own := h.ids()
 	return len(own) > 0 && belongs(filepath.Join("/proc", strconv.Itoa(pid)), own)
 }
 
-// Kill kills every process of the hosts with SIGKILL and waits until they are gone, or ctx ends. It looks twice: one
-// that is made while it looks is not on the list, and the one that has made it may have ended before it is looked at.
+// Kill kills every process of the hosts with SIGKILL and waits until they are gone, or ctx ends. It stops after two
+// scans without a process: one that is forked during a scan may be missing from the list, and its parent may exit
+// before the scan reaches it.
 func Kill(ctx context.Context, hosts ...Host) error {
 	own := map[id]bool{}
 	for _, h := range hosts {
@@ -108,7 +109,7 @@ func processes(own map[id]bool) ([]int, error) {
 }
 
 // belongs reports whether every living thread of the process is in a namespace of own. One thread is not sufficient: a
-// program that only visits a host, as this one does, has a thread there for a moment.
+// program that only enters a host briefly, like this one, has a thread there for a moment.
 func belongs(proc string, own map[id]bool) bool {
 	tasks, err := os.ReadDir(filepath.Join(proc, "task"))
 	if err != nil || len(tasks) == 0 {
@@ -122,8 +123,8 @@ func belongs(proc string, own map[id]bool) bool {
 			i, err := idOf(filepath.Join(ns, p.file))
 			in = in || err == nil && own[i]
 		}
-		// An exiting thread, and a zombie, has left the pinned namespaces; it keeps its PID namespace until the end. This
-		// is read last: a thread that exits while it is looked at is no thread of another host.
+		// An exiting thread or a zombie has left the pinned namespaces, but keeps its PID namespace until the end. This
+		// is checked last, so that a thread that exits during the check does not count as outside the host.
 		if _, err := idOf(filepath.Join(ns, pinned[0].file)); err != nil {
 			continue
 		}

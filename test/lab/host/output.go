@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Output is what a program writes to both streams; of ip that succeeds, to stdout only: on stderr it complains about
-// namespaces of others that end meanwhile ("Peer netns reference is invalid").
+// Output is a program's stdout and stderr. For an ip command that succeeds it is stdout only: ip complains on stderr
+// about other users' namespaces that disappear meanwhile ("Peer netns reference is invalid").
 type Output struct{ all, complaints strings.Builder }
 
-// Collect has cmd, which is not started yet and runs program, write to an Output. That is complete when Wait has
+// Collect connects cmd, which runs program and is not started yet, to an Output. The Output is complete when Wait has
 // returned.
 func Collect(cmd *exec.Cmd, program string) *Output {
 	o := &Output{}

@@ -17,8 +17,8 @@ const placeSource = "fairlead-lab"
 // killTimeout is the time limit for processes to exit after SIGKILL.
 const killTimeout = 20 * time.Second
 
-// MakePlace mounts a tmpfs of its own at dir, an empty directory, in which a lab keeps everything: its hosts are in the
-// directory hosts there.
+// MakePlace mounts a tmpfs at dir, an empty directory, for everything that belongs to a lab. Its hosts are in the
+// subdirectory hosts.
 func MakePlace(dir string) error {
 	if err := unix.Mount(placeSource, dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
 		return fmt.Errorf("mounting a tmpfs: %w (in a container? It must be a privileged one)", err)

@@ -27,7 +27,7 @@ func (p Process) Log() string { return filepath.Join(p.Host.Dir, p.Name+".log") 
 
 func (p Process) pidFile() string { return p.Host.Private("/run/lab/" + p.Name + ".pid") }
 
-// PID is the program's process ID, 0 if it does not run.
+// PID is the program's process ID, 0 if it is not running.
 func (p Process) PID() int {
 	data, err := os.ReadFile(p.pidFile())
 	if err != nil {
@@ -40,7 +40,7 @@ func (p Process) PID() int {
 	return pid
 }
 
-// Start starts argv on the host, with its output in the log. It is an error if it runs already.
+// Start starts argv on the host, with its output in the log. It is an error if the program is already running.
 func (p Process) Start(argv ...string) error {
 	if pid := p.PID(); pid != 0 {
 		return fmt.Errorf("%s on %s is already running (pid %d)", p.Name, p.Host.Name, pid)
@@ -73,7 +73,7 @@ func (p Process) start(argv []string) error {
 	return os.WriteFile(p.pidFile(), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644)
 }
 
-// Signal sends a signal to the program. If it does not run, this is not an error.
+// Signal sends a signal to the program. It is not an error if the program is not running.
 func (p Process) Signal(sig unix.Signal) error {
 	pid := p.PID()
 	if pid == 0 {
@@ -103,8 +103,8 @@ func (p Process) End(ctx context.Context, sig unix.Signal) error {
 	return nil
 }
 
-// End sends sig to a process, 0 is none, and waits until it has exited with all its threads: then a pidfd is readable
-// (pidfd_open(2)), and its sockets are closed. A pid of 0 means that it does not run.
+// End sends sig (0: no signal) to a process and waits until it has exited with all its threads: then its pidfd is
+// readable (pidfd_open(2)), and its sockets are closed. A pid of 0 means that it is not running.
 func End(ctx context.Context, pid int, sig unix.Signal) error {
 	if pid == 0 {
 		return nil

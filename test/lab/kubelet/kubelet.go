@@ -37,7 +37,7 @@ func New(client kubernetes.Interface, addrs func(string) []netip.Addr, log logr.
 }
 
 // callTimeout is the time limit of one call, for an API server that hangs; registerTimeout is that of a registration,
-// which nobody repeats: on a busy machine a call takes seconds.
+// which is not retried: on a busy machine a call can take seconds.
 const callTimeout, registerTimeout = 5 * time.Second, time.Minute
 
 // retry is the pause before a watch that ended is restarted.
@@ -121,7 +121,7 @@ func (k *Kubelet) Report(ctx context.Context, pod *corev1.Pod, rec *sandbox.Reco
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, patchType, patch, metav1.PatchOptions{}, "status")
-	// Gone, or another Pod of the same name by now: the next List has the current one.
+	// The Pod is gone, or another one has its name by now: the next List has the current one.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("reporting the status of pod %s: %w", rec.Pod(), err)
 	}

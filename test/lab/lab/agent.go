@@ -28,14 +28,14 @@ const (
 	agentConf = "/etc/fairlead/agent.conf"
 )
 
-// keepExit starts a program, and writes its PID and then its exit code to files: the process that started it will be
-// gone.
+// keepExit starts a program, and writes its PID and then its exit code to files: the process that started it will have
+// exited by then.
 const keepExit = `pid=$1; code=$2; shift 2; rm -f "$pid" "$code"
 "$@" & echo $! >"$pid.new"; mv "$pid.new" "$pid"; wait $!; c=$?; echo $c >"$code.new"; mv "$code.new" "$code"`
 
 // AgentState is the state of a node's agent.
 type AgentState struct {
-	// PID is its process, 0 if it does not run.
+	// PID is its process, 0 if it is not running.
 	PID int `json:"pid"`
 	// Ready is the result of /readyz; Reason is its answer, or why there is none.
 	Ready  bool   `json:"ready"`
@@ -61,7 +61,7 @@ func (s AgentState) String() string {
 	}
 }
 
-// AgentStart starts a node's agent. It does not wait until the agent is ready: WaitReady does.
+// AgentStart starts a node's agent. It does not wait until the agent is ready; WaitReady does.
 func (l *Lab) AgentStart(ctx context.Context, node string) error {
 	h, _, err := l.node(node)
 	if err != nil {
@@ -126,7 +126,8 @@ func (l *Lab) agentSignal(ctx context.Context, node string, sig unix.Signal) err
 	return nil
 }
 
-// awaitExit waits for the exit code of an agent that is gone. It follows at once, unless its keeper was killed too.
+// awaitExit waits for the exit code of an agent that is gone. The shell of keepExit writes it at once, unless it was
+// killed too.
 func awaitExit(h host.Host) {
 	deadline := time.Now().Add(10 * time.Second)
 	for !exists(h.Private(agentExit)) && time.Now().Before(deadline) {
@@ -174,7 +175,7 @@ func (l *Lab) WaitReady(ctx context.Context, node string) error {
 	for {
 		s, err := l.AgentState(ctx, node)
 		if ctx.Err() != nil && !s.Ready && s.PID != 0 && last.PID == s.PID {
-			s = last // its last answer, not that the request was cut short
+			s = last // its last answer, instead of the error of the interrupted request
 		}
 		last = s
 		if err != nil || s.Ready {
@@ -193,7 +194,7 @@ func (l *Lab) WaitReady(ctx context.Context, node string) error {
 
 // readyz requests /readyz on the node, where the agent listens on 127.0.0.1.
 func readyz(ctx context.Context, h host.Host, port int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a busy machine takes seconds
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // can take seconds on a busy machine
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

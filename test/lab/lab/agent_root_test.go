@@ -31,11 +31,11 @@ func scriptedAgent(t *testing.T, script string) string {
 	return dir
 }
 
-// When an agent does not get ready, up shows why and leaves nothing, also if the agent ignores SIGTERM.
+// When an agent does not become ready, up shows why and removes everything, even if the agent ignores SIGTERM.
 func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
-		limit  time.Duration // for an agent that does not end, all of it is waited
+		limit  time.Duration // an agent that does not exit uses up all of it
 		wants  []string
 	}{
 		"ended": {"echo boom $NODE_NAME $* >&2; exit 78", time.Minute,
@@ -140,8 +140,8 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	}
 }
 
-// The complete setup: pods of two nodes by our own plugin, in both families, also after Open vSwitch was killed or
-// stopped.
+// The complete setup: pods on two nodes, connected by Fairlead's plugin in both families, also after Open vSwitch was
+// killed or stopped.
 func TestRootPodsByFairlead(t *testing.T) {
 	l := upWithAgents(t, Options{Nodes: 2})
 	apply(t, l, podYAML("a", "node1"), podYAML("b", "node1"), podYAML("c", "node2"))

@@ -14,8 +14,8 @@ import (
 )
 
 // arpReplies sends an ARP request for the target from dev on the host, in the network namespace netns if that is not
-// empty, and returns the MACs of all replies. It waits as long as a busy machine may take for as many as are
-// wanted, and a moment for more.
+// empty, and returns the MACs of all replies. It waits for want replies as long as a busy machine may need, and then a
+// moment for more.
 func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target netip.Addr, want int) []string {
 	t.Helper()
 	var fd int

@@ -33,10 +33,10 @@ const (
 // CNI calls a verb through libcni on a node and returns its output: the result of ADD as JSON, an error as the JSON of
 // the CNI spec.
 //
-// ADD, DEL and CHECK take one pod. If the pod has a sandbox, it is used, the runner's too; the runner ignores a pod for
-// which DEL was called. ADD creates a sandbox for a pod that has none, and DEL of that removes it; DEL of a pod without
-// a sandbox is a DEL of an unknown container. STATUS takes no pod. GC takes the pods to leave out of the valid
-// attachments, which are otherwise all of the node's.
+// ADD, DEL and CHECK take one pod. They use the pod's sandbox if it has one, even if the runner created it; the runner
+// ignores a pod for which DEL was called. ADD creates a sandbox for a pod that has none, and its DEL removes that
+// sandbox; DEL of a pod without a sandbox is a DEL of an unknown container. STATUS takes no pod. GC takes the pods to
+// leave out of the valid attachments, which are otherwise all of the node's.
 func (l *Lab) CNI(ctx context.Context, node string, verb Verb, pods ...string) (string, error) {
 	h, _, err := l.node(node)
 	if err != nil {
@@ -160,7 +160,7 @@ func (l *Lab) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a busy machine takes seconds
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // can take seconds on a busy machine
 		defer cancel()
 		pod, err := client.CoreV1().Pods(namespace).Get(ctx, short, metav1.GetOptions{})
 		if err != nil {

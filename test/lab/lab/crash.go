@@ -25,8 +25,8 @@ func CrashSteps(mode string, back bool) []string { return uplink.Steps(mode, bac
 func (l *Lab) crashSteps(back bool) []string { return CrashSteps(l.spec.Uplink, back) }
 
 // AgentCrash kills the process that attaches or restores a node's uplink (SIGKILL) as soon as its journal records the
-// start of step. A running agent is stopped first. For a step of an attach the uplink is restored, unless an attach is
-// unfinished, and the agent started; for one of a restore an agent attaches it, and "fairlead-agent uplink restore" is
+// start of step. A running agent is stopped first. For a step of an attach the uplink is restored and the agent
+// started; for one of a restore an agent attaches it, and "fairlead-agent uplink restore" is
 // killed. The journal is watched from outside: a step of less than a millisecond may be missed, and one without work
 // does not occur. past is then the step that followed, else empty.
 func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, err error) {
@@ -113,7 +113,7 @@ func (l *Lab) crash(ctx context.Context, h host.Host, step string, back bool) (p
 	if back && err == nil {
 		<-ended
 	}
-	if last := journalStep(h); last != "" && err == nil { // it went on until the signal came
+	if last := journalStep(h); last != "" && err == nil { // the process continued until the signal arrived
 		now = last
 	}
 	if now == step {

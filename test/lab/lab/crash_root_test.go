@@ -23,7 +23,7 @@ func TestRootCrash(t *testing.T) {
 	}
 	for _, step := range []string{"bridge", "undo bridge", "port"} {
 		past, err := l.AgentCrash(labtest.Within(t, time.Minute), "node1", step)
-		for range 9 { // on a busy machine the signal may come when the step is over, which is told, or nobody looks meanwhile
+		for range 9 { // on a busy machine the signal comes after the step (past), or the step is missed (err)
 			if err != nil || past != "" {
 				past, err = l.AgentCrash(labtest.Within(t, time.Minute), "node1", step)
 			}
@@ -45,7 +45,7 @@ func TestRootCrash(t *testing.T) {
 	if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the addresses are on br-uplink", func() bool { // which may have to be made again
+	eventually(t, "the addresses are on br-uplink", func() bool { // which may have to be recreated
 		out, err := l.NodeExec(labtest.Within(t, 20*time.Second), "node1", "ip", "addr", "show", "dev", l.Transport())
 		return err == nil && strings.Contains(out, "192.168.77.11/24")
 	})

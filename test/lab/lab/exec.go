@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// ExecNode replaces this process with argv on a host of the lab, with Fairlead's programs in its PATH, as where they
-// are installed. It returns only if it fails.
+// ExecNode replaces this process with argv on a host of the lab, with Fairlead's programs in its PATH, as if they were
+// installed. It returns only if it fails.
 func (l *Lab) ExecNode(name string, argv []string) error {
 	h, err := l.Host(name)
 	if err != nil {
@@ -83,7 +83,7 @@ func (l *Lab) command(ctx context.Context, verb, where string, argv []string) *e
 }
 
 // NodeExec runs argv on a host of the lab, as NodeCommand does, and returns its output, both streams. An error contains
-// it. It starts no lab for that, which would take 10 ms of a processor.
+// it. It does not start the program lab for that, which would cost 10 ms of CPU time.
 func (l *Lab) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
 	h, err := l.Host(name)
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *Lab) PodExec(ctx context.Context, pod string, argv ...string) (string, 
 		return "", err
 	}
 	do := h.Do
-	if rec.Netns != "" { // else it is in the network of its node
+	if rec.Netns != "" { // otherwise it uses its node's network
 		do = func(f func() error) error { return h.DoNet(rec.Netns, f) }
 	}
 	return run(ctx, pod, os.Getenv("PATH"), append(host.Env(), sandbox.Marker+"="+rec.ContainerID), argv, do)

@@ -222,8 +222,8 @@ func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
 // applyTimeout is the time limit of Fairlead's manifest.
 const applyTimeout = 3 * time.Minute
 
-// applyClusterManifests applies Fairlead's manifest, again where the API server has not answered: it may stand still
-// for longer than a client waits, as in a guest whose one processor has to serve all that is new.
+// applyClusterManifests applies Fairlead's manifest, and retries if the API server does not answer: it may stall for
+// longer than the client's timeout, as in a guest whose only CPU is busy with everything that has just started.
 func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	path, err := kubebin.Find(clusterManifest)
 	if err != nil {
@@ -251,8 +251,8 @@ func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	}
 }
 
-// Wipe deletes all objects of the cluster, and does what kubelets then do: Nodes are registered, agents get tokens.
-// Sandboxes stay until the runner sees that their Pods are gone.
+// Wipe deletes all objects of the cluster, and then acts as kubelets do: it registers the Nodes and gives agents new
+// tokens. Sandboxes stay until the runner sees that their Pods are gone.
 func (l *Lab) Wipe(ctx context.Context) error {
 	p, err := l.Plane()
 	if err != nil {
@@ -270,8 +270,8 @@ func (l *Lab) Wipe(ctx context.Context) error {
 	return l.RestartKubeProxies(ctx)
 }
 
-// RestartKubeProxies restarts the kube-proxies that run. With another history of the API their watches may receive
-// nothing, and after several outages of the API server they back off for up to a minute.
+// RestartKubeProxies restarts the kube-proxies that are running. When the API server's history has been replaced, their
+// watches may receive nothing, and after several outages of the API server they back off for up to a minute.
 func (l *Lab) RestartKubeProxies(ctx context.Context) error {
 	for _, node := range l.Nodes() {
 		proxy, err := l.KubeProxy(node)

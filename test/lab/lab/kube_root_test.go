@@ -53,8 +53,9 @@ func machineConntrack(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
-// Every Node has one podCIDR of each family, assigned to no other, from the ranges; and the addresses of the node. A
-// lab does not wait long for podCIDRs: its agents do, and here are none.
+// Every Node has one podCIDR of each family, from the cluster CIDRs and assigned to no other Node, and the node's
+// addresses. The test polls: up waits only briefly for podCIDRs, since agents wait for them, and this lab has no
+// agents.
 func nodesHavePodCIDRs(t *testing.T, l *Lab) {
 	var states []NodeState
 	eventually(t, "two podCIDRs of each Node", func() bool {
@@ -137,9 +138,8 @@ items:
     template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: none}]}}
 `
 
-// Manifests are applied, and their objects deleted, with kubectl's words: also those of other kinds, without a
-// namespace, and several in one List. A mistake in one is an error with the name of the file, and does not keep others
-// from being applied.
+// Apply and Delete report each object as kubectl does, for other kinds, objects without a namespace, and Lists as well.
+// An invalid object is an error that names the file, and does not keep other objects from being applied.
 func applyAndDelete(t *testing.T, l *Lab) {
 	say := func(do func(string, []byte) ([]manifest.Change, error), text, want string) {
 		t.Helper()
@@ -174,7 +174,7 @@ func applyAndDelete(t *testing.T, l *Lab) {
 			t.Errorf("apply of a wrong manifest: %v; want %q", err, want)
 		}
 	}
-	say(l.Apply, deployment, "namespace/web unchanged, deployment.apps/web unchanged") // it was beside a mistake
+	say(l.Apply, deployment, "namespace/web unchanged, deployment.apps/web unchanged") // applied despite the error
 	say(l.Delete, deployment, "namespace/web deleted, deployment.apps/web deleted")
 	eventually(t, "the Deployment is gone", func() bool {
 		_, err := client.AppsV1().Deployments("default").Get(t.Context(), "web", metav1.GetOptions{})
@@ -217,7 +217,8 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 		if err := p.Pause(part); err != nil {
 			t.Fatal(err)
 		}
-		// etcd's kernel still accepts connections. Others stop some time after the signal.
+		// A paused etcd still passes the check: the kernel accepts connections to its socket. The others stop serving
+		// some time after the signal.
 		if part != controlplane.Etcd {
 			eventually(t, string(part)+" does not serve while it hangs", func() bool { return problem(t, l, part) != "" })
 		}
@@ -225,7 +226,7 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 			t.Fatal(err)
 		}
 		eventually(t, string(part)+" serves when it goes on", func() bool { return problem(t, l, part) == "" })
-		if err := p.Pause(part); err != nil { // a stalled one can be stopped, too
+		if err := p.Pause(part); err != nil { // a stalled component can be killed, too
 			t.Fatal(err)
 		}
 		if err := p.Kill(labtest.Within(t, 10*time.Second), part); err != nil {
@@ -296,7 +297,7 @@ func flagsAreKept(t *testing.T, l *Lab) {
 	})
 }
 
-// After a wipe only the nodes are as before, and these are new objects.
+// After a wipe only the Nodes exist again, as new objects.
 func wipeForgetsAll(t *testing.T, l *Lab) {
 	client, err := l.Client()
 	if err != nil {
@@ -344,7 +345,7 @@ func TestRootKubeIPv6(t *testing.T) {
 	})
 }
 
-// An up that is interrupted while components of the control plane run, or when all do, leaves nothing.
+// An up that is interrupted while some or all of the control plane's components are running leaves nothing behind.
 func TestRootKubeUpInterrupted(t *testing.T) {
 	needRoot(t)
 	for at, after := range map[string]time.Duration{"control-plane: apiserver": 200 * time.Millisecond,

@@ -53,7 +53,7 @@ func (l *Lab) Objects() (*objects.Client, error) {
 	return l.objects, err
 }
 
-// kubeApply applies a manifest to the Kubernetes API, and returns the result for each object, in kubectl's words.
+// kubeApply applies a manifest to the Kubernetes API, and returns the result for each object as kubectl reports it.
 func (l *Lab) kubeApply(source string, data []byte) ([]manifest.Change, error) {
 	return l.kubeChange(source, data, (*objects.Client).Apply)
 }

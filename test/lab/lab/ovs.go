@@ -41,10 +41,10 @@ func (d Daemon) program() string {
 	return "ovs-vswitchd"
 }
 
-// PID returns the process ID of a node's daemon, 0 if it does not run. Call it from outside the node.
+// PID returns the process ID of a node's daemon, 0 if it is not running. Call it from outside the node.
 func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
 
-// OVSStart starts the daemons of a node that do not run, all if none is named, and adds the node's addresses.
+// OVSStart starts those daemons of a node that are not running, all if none is named, and adds the node's addresses.
 func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error {
 	h, n, err := l.node(node)
 	if err != nil {
@@ -93,7 +93,7 @@ func starts(which []Daemon, d Daemon) bool {
 	return len(which) == 0
 }
 
-// startGuard writes its PID as the other daemons do. Its output is in its log.
+// startGuard starts the guard and writes its PID as the other daemons do. Its output is in its log.
 func startGuard() error {
 	const script = "/run/lab/fairlead-ovs-guard"
 	if err := os.WriteFile(script, []byte(ovs.Guard), 0o755); err != nil {
@@ -114,8 +114,8 @@ func startGuard() error {
 	return nil
 }
 
-// OVSStop stops the daemons of a node with SIGTERM and waits until they have exited. If none is named, these are those
-// of Open vSwitch itself.
+// OVSStop stops the daemons of a node with SIGTERM and waits until they have exited. If none is named, it stops Open
+// vSwitch's own daemons, not the guard.
 func (l *Lab) OVSStop(ctx context.Context, node string, which ...Daemon) error {
 	return l.ovsSignal(ctx, node, unix.SIGTERM, which)
 }

@@ -69,8 +69,8 @@ func (l *Lab) change(files []File, kube func(string, []byte) ([]manifest.Change,
 	return directory(objects)
 }
 
-// WaitPods waits until every Pod runs that can (it is on a node of the lab), and every sandbox of a deleted Pod is
-// removed, by the Pods that the API server then has. The error names what is missing.
+// WaitPods waits until every Pod on a node of the lab is running, and the sandbox of every deleted Pod is removed,
+// according to the API server's current Pods. The error names what is missing.
 func (l *Lab) WaitPods(ctx context.Context) error {
 	for {
 		left, err := l.unsettled()
@@ -91,7 +91,7 @@ func (l *Lab) unsettled() ([]string, error) {
 		return nil, err
 	}
 	var left []string
-	if unread != nil { // the records alone do not say which Pods are to come, nor which to go
+	if unread != nil { // records alone do not show which Pods are still to be created or removed
 		left = append(left, unread.Error())
 	}
 	for _, p := range pods {
@@ -118,14 +118,14 @@ type PodState struct {
 // Pending is the state of a Pod without a sandbox so far.
 const Pending sandbox.State = "Pending"
 
-// PodStates lists all pods, by name. While the API server is unreachable, which NodeStates and Plane report, the
-// existing sandboxes represent their Pods.
+// PodStates lists all pods, by name. While the API server is unreachable, which NodeStates and Plane report, existing
+// sandboxes stand in for their Pods.
 func (l *Lab) PodStates() ([]PodState, error) {
 	pods, _, err := l.podStates()
 	return pods, err
 }
 
-// podStates also returns why the Pods could not be read, and sandboxes represent them.
+// podStates is PodStates, and also returns why the Pods could not be read, if sandboxes stand in for them.
 func (l *Lab) podStates() (out []PodState, unread, err error) {
 	records, err := l.Records().List()
 	if err != nil {
@@ -173,7 +173,7 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 	return s
 }
 
-// podObjects are the Pods of the cluster, or, if they could not be read, what their records say of them, and why.
+// podObjects returns the Pods of the cluster or, if they cannot be read, Pods made from the records, and the reason.
 func (l *Lab) podObjects(records []*sandbox.Record) (pods []*corev1.Pod, unread, err error) {
 	if l.spec.Cluster != Kube {
 		pods, err = l.Manifests().Pods()

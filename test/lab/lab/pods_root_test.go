@@ -175,7 +175,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	if err := background.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stdout.Read(make([]byte, 1)); err != nil { // before it has entered the pod it is not a process of it
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // wait until it is in the pod
 		t.Fatal(err)
 	}
 	remove(t, l, b)
@@ -193,7 +193,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	}
 }
 
-// Two addresses for three pods: the third waits, with the plugin's reason, and gets the one that is released.
+// Three pods, two addresses: the third pod waits, with the plugin's error, and gets the first one that is released.
 func TestRootPodIsTriedAgain(t *testing.T) {
 	needPlugins(t)
 	l := up(t, Options{Nodes: 1, IPFamily: underlay.IPv4})
@@ -272,7 +272,7 @@ spec:
 	}
 }
 
-// A runner that was killed loses nothing: pods stay, changes of that time are applied, unfinished work is undone.
+// After a SIGKILL of the runner pods stay; its successor applies the changes made meanwhile and undoes unfinished work.
 func TestRootRunnerFindsItsPodsAgain(t *testing.T) {
 	l := up(t, Options{Nodes: 1})
 	h, _ := l.Host("node1")

@@ -40,7 +40,7 @@ func TestRootPreflight(t *testing.T) {
 	}
 }
 
-// A lab that has to run on a release of Open vSwitch that is not there fails: it does not run on another.
+// A lab that requires an Open vSwitch release that is not installed fails, and does not run on another.
 func TestRootAnotherRelease(t *testing.T) {
 	needRoot(t)
 	ovstest.UserspaceOnly(t, "programs on the host")

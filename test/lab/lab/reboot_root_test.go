@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// After a reboot a node has its files and its addresses, and nothing else of the boot before. Its pods are recreated.
+// After a reboot a node has its files and its addresses, and nothing else of the previous boot. Its pods are recreated.
 func TestRootReboot(t *testing.T) {
 	l := upWithAgents(t, Options{Nodes: 1, Mode: underlay.Bridge})
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node1, containers: [{name: c, image: x}]}\n"

@@ -40,7 +40,7 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	// A killed one holds the lock until its last thread is gone.
+	// A killed runner holds the lock until its last thread is gone.
 	for end := time.Now().Add(lockWait); unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
 		if time.Now().After(end) {
 			return fmt.Errorf("the lab in %s has a pod runner already", dir)
@@ -120,8 +120,8 @@ func (l *Lab) runnerSignal(ctx context.Context, sig unix.Signal) error {
 	return nil
 }
 
-// RunnerPID is the pod runner's process, 0 if it does not run. It is found by its command line, which names the lab: so
-// also one that was just started.
+// RunnerPID is the pod runner's process, 0 if it is not running. It is found by its command line, which names the lab,
+// so a runner that has only just started is found too.
 func (l *Lab) RunnerPID() int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -69,18 +69,18 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 type labWatch struct {
 	dir  string
 	nets []uint64 // inodes of its namespaces
-	// members are the threads in them. Only these are looked for later: the kernel gives the inode of a namespace that is
-	// gone to another one, such as another lab's.
+	// members are the threads in them. Only these are checked later: the kernel may reuse the inode of a destroyed
+	// namespace, such as for another lab's.
 	members []string
 }
 
-// watchLab is called just before the lab ends: a node that boots again has other namespaces than before.
+// watchLab is called just before the lab ends: a reboot gives a node new namespaces.
 func watchLab(t *testing.T, l *Lab) labWatch {
 	t.Helper()
 	w := labWatch{dir: l.dir}
 	hosts, err := host.All(l.dir)
 	if err != nil {
-		t.Error(err) // and go on: the lab is still to be removed
+		t.Error(err) // and continue: the lab must still be removed
 	}
 	for _, h := range hosts {
 		for _, kind := range []string{"net", "mnt", "uts"} {
@@ -181,7 +181,7 @@ func podExec(t *testing.T, l *Lab, pod string, argv ...string) string {
 	return out
 }
 
-// eventually polls until ok, or fails after a while with what was awaited.
+// eventually polls until ok returns true, or fails the test with what it waited for.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := labtest.Limit(10 * time.Second)

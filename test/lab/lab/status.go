@@ -17,7 +17,7 @@ type NodeState struct {
 	Addresses []string   `json:"addresses"`
 	PodCIDRs  []string   `json:"podCIDRs"`
 	Agent     AgentState `json:"agent"`
-	// VswitchdPID and OVSDBPID are 0 if the daemon does not run.
+	// VswitchdPID and OVSDBPID are 0 if the daemon is not running.
 	VswitchdPID int `json:"vswitchdPID"`
 	OVSDBPID    int `json:"ovsdbPID"`
 }
@@ -62,7 +62,7 @@ func (l *Lab) nodeObjects(ctx context.Context) ([]*corev1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // a busy machine takes seconds
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // can take seconds on a busy machine
 	defer cancel()
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *Lab) nodeObjects(ctx context.Context) ([]*corev1.Node, error) {
 // PartState is the state of one component of the control plane.
 type PartState struct {
 	Part controlplane.Part `json:"part"`
-	// PID is its process, 0 if it does not run.
+	// PID is its process, 0 if it is not running.
 	PID int `json:"pid"`
 	// Problem is why it does not serve; empty if it does.
 	Problem string `json:"problem,omitempty"`

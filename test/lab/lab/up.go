@@ -120,7 +120,7 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 			return err
 		}
 	}
-	// Not before: everything that reads it expects a lab with all its nodes.
+	// Not earlier: everything that reads it expects a lab with all its nodes.
 	if err := l.save(); err != nil {
 		return err
 	}

@@ -44,8 +44,8 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 	}
 }
 
-// ping expects three replies, each once. Call ping(8) with -w: without it it gives up on the last reply after two round
-// trips, too early for a busy machine. With it, it sends more than three requests if replies take long.
+// ping expects three replies without duplicates. Call ping(8) with -w: otherwise it gives up on the last reply after
+// two round trips, too early on a busy machine. With -w it sends more than three requests if replies take long.
 func ping(t *testing.T, out string) {
 	t.Helper()
 	if !regexp.MustCompile(` ([3-9]|\d\d+) received`).MatchString(out) || strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates") {
@@ -117,7 +117,7 @@ func TestRootEveryAddressAnswersARPOnce(t *testing.T) {
 	}
 	for n := 1; n <= 2; n++ {
 		addr := underlay.IPv4.NodeAddrs(n)[0].Addr()
-		// On a busy machine ovs-vswitchd does not read a new port at once, and the request is sent once.
+		// On a busy machine ovs-vswitchd does not read a new port at once, and arpReplies sends its request only once.
 		nodeExec(t, l, underlay.Outside, "ping", "-c1", "-w30", addr.String())
 		macs := arpReplies(t, outside, "", "eth0", netip.MustParseAddr("192.168.77.1"), addr, 1)
 		if want := []string{underlay.NodeMAC(n).String()}; !slices.Equal(macs, want) {
@@ -132,7 +132,7 @@ func TestRootOneLabPerDirectory(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a lab is up in "+l.dir) {
 		t.Errorf("a second lab in the directory: %v", err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w30", "192.168.77.1")) // the first one is not affected
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w30", "192.168.77.1")) // the first lab is not affected
 
 	t.Run("a second one elsewhere with the same addresses", func(t *testing.T) {
 		other := up(t, Options{Nodes: 1})
@@ -163,7 +163,7 @@ func TestRootNotALabsDirectory(t *testing.T) {
 	}
 }
 
-// However broken the lab is, down removes it; up's Cleanup checks that nothing is left.
+// Down removes a lab in any broken state; up's Cleanup checks that nothing is left.
 func TestRootDownOfABrokenLab(t *testing.T) {
 	for name, destroy := range map[string]func(*testing.T, *Lab){
 		"runner killed": func(t *testing.T, l *Lab) {
@@ -234,7 +234,7 @@ func TestRootUpInterrupted(t *testing.T) {
 			n++
 		}})
 		cancel()
-		if err == nil { // the last step was before this one
+		if err == nil { // up has no further step
 			if step < 4 {
 				t.Errorf("only %d steps", step)
 			}

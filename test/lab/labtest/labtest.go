@@ -14,8 +14,8 @@ import (
 
 const module = "github.com/fairlead-cni/fairlead"
 
-// built in the environment names a directory with the programs, so that they need not be built: in User-Mode Linux that
-// takes minutes.
+// built is the environment variable that names a directory with the programs, so that they need not be built: in
+// User-Mode Linux a build takes minutes.
 const built = "FAIRLEAD_TEST_BINDIR"
 
 // intervals are those of the agents in labs, so that no test waits for periodic work of the product every 10 or 20
@@ -24,7 +24,8 @@ const intervals = "agent.resync=2s,agent.reconcile=2s,agent.suspectGrace=2s,agen
 	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s,agent.reach=200ms," +
 	"inputs.retryMost=1s,inputs.save=500ms,inputs.otherPoliciesFirst=1s"
 
-// guestIntervals are those that cost nearly nothing: the one slow processor of User-Mode Linux has no time for more.
+// guestIntervals are the short intervals that cost almost nothing: the single slow CPU of User-Mode Linux cannot afford
+// the others.
 const guestIntervals = "agent.suspectGrace=3s,agent.uplink=3s,agent.policies=1s,agent.advice=3s,agent.reach=500ms," +
 	"inputs.retryMost=1s,inputs.otherPoliciesFirst=1s"
 
@@ -34,8 +35,8 @@ type Tests interface{ Run() (code int) }
 // Main builds agent, CNI plugin and lab into a directory that it writes to binDir, runs the tests and exits. Without
 // root, or if -skip excludes the tests that need it, it builds nothing.
 //
-// Agents get short intervals, unless the environment has some; lab.Options.ProductIntervals is for tests of the
-// product's own.
+// Agents get short intervals, unless the environment sets intervals; lab.Options.ProductIntervals is for tests that
+// need the product's own.
 func Main(m Tests, binDir *string) {
 	os.Exit(run(m, binDir))
 }

@@ -12,11 +12,11 @@ import (
 // agent, Open vSwitch and test share one CPU.
 const guestSlower = 6
 
-// leastLimit is what a busy machine may need for anything: there a process gets no processor for seconds at a time.
+// leastLimit is what any operation may need on a busy machine, where a process may not be scheduled for seconds.
 const leastLimit = time.Minute
 
-// Limit is the time limit for what has to come, and takes d on an idle machine. It is generous, since it costs nothing
-// where that comes, and proves nothing.
+// Limit is the time limit for an expected event that takes d on an idle machine. It is generous: waiting ends when the
+// event occurs, and the limit itself tests nothing.
 func Limit(d time.Duration) time.Duration { return max(d, leastLimit) }
 
 // Within is a context that ends after d, or later on a busy machine (Limit) or in a guest (Patience), for calls that
@@ -28,8 +28,8 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// Patience is the time limit for what takes at most d: longer where the tests run on the kernel's datapath, as that is
-// mostly in User-Mode Linux.
+// Patience is the time limit for an operation that takes at most d. It is longer where tests run on the kernel's
+// datapath, which is mostly in User-Mode Linux.
 func Patience(t testing.TB, d time.Duration) time.Duration {
 	t.Helper()
 	if ovstest.UnderTest(t) == ovstest.System {

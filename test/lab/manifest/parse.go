@@ -28,8 +28,8 @@ import (
 // Object is one parsed manifest: a Node, a Pod, a Namespace, an IPPool, a Service, an EndpointSlice or a policy.
 type Object = metav1.Object
 
-// kinds are the supported kinds, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not
-// dropped.
+// kinds are the supported kinds, by apiVersion and kind. Decoding is strict: a misspelt key is an error instead of
+// being dropped.
 var kinds = map[string]func() Object{
 	"v1 Node":      func() Object { return &corev1.Node{} },
 	"v1 Pod":       func() Object { return &corev1.Pod{} },

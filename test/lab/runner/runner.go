@@ -1,6 +1,6 @@
 // Package runner replaces kubelet and container runtime of all nodes of a lab: for every Pod with spec.nodeName it
-// creates a sandbox on that node, for every deleted Pod it removes the sandbox. It keeps no state that it needs in
-// memory: a runner that starts finds the sandboxes of its predecessor in their records.
+// creates a sandbox on that node, for every deleted Pod it removes the sandbox. It depends on no state in memory: a new
+// runner finds the sandboxes of its predecessor in their records.
 package runner
 
 import (
@@ -43,8 +43,8 @@ const rereadEvery = 5 * time.Second
 // settle is the quiet time before Pods are read: one apply of many Pods is one change.
 const settle = 10 * time.Millisecond
 
-// atOnce is the number of sandboxes that are handled concurrently. A kubelet handles all its pods; with several nodes
-// on one machine that would only make each of them slow.
+// atOnce is the number of sandboxes that are handled concurrently. A kubelet handles all its pods at once; with several
+// nodes on one machine that would only slow down each of them.
 const atOnce = 32
 
 // Run works until ctx ends. Unfinished work is completed by the next Run.

@@ -36,7 +36,7 @@ type worker struct {
 	wake  chan struct{} // has an entry when want has been set since run last read it
 }
 
-// assign sets the desired state. It returns false if the worker has ended: then another is needed.
+// assign sets the desired state. It returns false if the worker has ended: then a new one is needed.
 func (w *worker) assign(pod *corev1.Pod) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,8 @@ func (w *worker) bring(ctx context.Context, want *corev1.Pod) error {
 	return errors.Join(err, w.runner.Pods.Report(ctx, want, rec))
 }
 
-// usable reports whether the sandbox of the record may stay. One in state Creating has lost its creator.
+// usable reports whether the record's sandbox can be kept. One in state Creating cannot: the runner that was creating
+// it is gone.
 func (w *worker) usable(rec *sandbox.Record, want *corev1.Pod) bool {
 	if want == nil || rec.UID != string(want.UID) {
 		return false

@@ -22,7 +22,7 @@ type State string
 const (
 	// Waiting has no sandbox: the last attempt failed, the next is due.
 	Waiting State = "Waiting"
-	// Creating has a sandbox, and its ADD has not succeeded yet.
+	// Creating has a sandbox whose ADD has not succeeded yet.
 	Creating State = "Creating"
 	// Running has the addresses in the result of ADD.
 	Running State = "Running"

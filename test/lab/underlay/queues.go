@@ -13,8 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// queueSize is a receive queue of a port of the switch, in bytes of kernel memory. The kernel's default takes some 250
-// small frames, fewer than a node sends at once whose Open vSwitch was waiting: a real switch would take them.
+// queueSize is the size of a receive queue of a port of the switch, in bytes of kernel memory. The kernel's default
+// holds some 250 small frames, fewer than the burst of a node whose Open vSwitch had to wait; a real switch would
+// buffer it.
 const queueSize = 16 << 20
 
 // deepQueues lengthens the queues of all packet sockets of the switch, which are its ports' in userspace; the kernel's

@@ -32,7 +32,7 @@ const (
 	ovsSocket = "unix:/run/openvswitch/db.sock"
 )
 
-// KernelDatapath returns why this kernel cannot switch for Open vSwitch; nil if it can.
+// KernelDatapath returns why this kernel cannot be Open vSwitch's datapath; nil if it can.
 func KernelDatapath() error {
 	// A lookup of the family makes the kernel load the module if it has it.
 	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
@@ -87,7 +87,7 @@ func StartVswitchd(ctx context.Context, d Datapath) error {
 	return verify(ctx)
 }
 
-// verify returns an error if a daemon is not of the release of Open vSwitch that has to run.
+// verify returns an error if a daemon is not of the required release of Open vSwitch.
 func verify(ctx context.Context) error {
 	if ovsrelease.Wanted() == "" {
 		return nil

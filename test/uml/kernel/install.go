@@ -25,7 +25,7 @@ var tools = []need{
 	{keyring, "debian-archive-keyring"},
 }
 
-// install installs those of needs that are missing.
+// install installs the missing ones of needs.
 func install(ctx context.Context, needs []need, progress io.Writer) error {
 	var missing []string
 	for _, n := range needs {

@@ -1,8 +1,8 @@
 // Package kernel builds the Linux kernel in which tests run as an ordinary program (User-Mode Linux), so that the
 // datapath of openvswitch can be tested on a machine whose own kernel does not have it, without virtualisation.
 //
-// It is built from the newest Linux in Debian's backports, kernel.config and what is beside it, once on a machine:
-// package onetime keeps it. If that source is unavailable or does not build, linux-source-6.12 is used instead. Older
+// It is built from the newest Linux in Debian's backports, kernel.config and the source changes beside it, once per
+// machine (package onetime). If that source is unavailable or does not build, linux-source-6.12 is used instead. Older
 // lines of Linux that Debian maintains are built on request, so that tests run on the kernels of nodes.
 package kernel
 
@@ -37,10 +37,11 @@ var monotonic []byte
 //go:embed killed-fork.patch
 var killedFork []byte
 
-// Override in the environment names another kernel to use, for experiments.
+// Override is the environment variable that names another kernel to use, for experiments.
 const Override = "FAIRLEAD_UML_KERNEL"
 
-// LineVariable in the environment chooses an older line of Linux, one of Lines. Without it, it is Debian's newest.
+// LineVariable is the environment variable that chooses an older line of Linux, one of Lines. The default is Debian's
+// newest.
 const LineVariable = "FAIRLEAD_TEST_LINUX"
 
 // Lines returns the lines of Linux that have a package linux-source-X in Debian 12.

@@ -14,7 +14,7 @@ import (
 // suite has the newest Linux that is signed with a key of Debian 12's keyring. Debian updates it every few weeks.
 const suite = "trixie-backports"
 
-// keyring is what Debian signs its lists with; they have the checksums of the packages.
+// keyring verifies Debian's signed package lists, which have the checksums of the packages.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // newest downloads Debian's newest Linux into dir and returns the path of its source. The system's apt sources and
@@ -79,7 +79,7 @@ func mirror(ctx context.Context) (string, error) {
 	}
 	found, err := ask()
 	if found == "" && err == nil && os.Geteuid() == 0 {
-		// Images of containers have no lists.
+		// Container images have no package lists.
 		if err = run(ctx, command{argv: []string{"apt-get", "update", "-q"}}); err == nil {
 			found, err = ask()
 		}

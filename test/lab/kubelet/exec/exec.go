@@ -40,7 +40,7 @@ func Serve(listener net.Listener, run Run) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) { serve(w, r, run) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	// SPDY takes the connection over, which HTTP/2 does not let it.
+	// SPDY takes over the connection, which HTTP/2 does not allow.
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1"}}
 	if err := server.Serve(tls.NewListener(listener, config)); !errors.Is(err, net.ErrClosed) {
 		return err
@@ -48,7 +48,7 @@ func Serve(listener net.Listener, run Run) error {
 	return nil
 }
 
-// selfSigned is a certificate that nobody checks: without --kubelet-certificate-authority the API server does not.
+// selfSigned is a certificate that is not verified: the API server does that only with --kubelet-certificate-authority.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -59,7 +59,7 @@ func selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// serve is one command: a connection with a stream for errors and one for each that the client wants.
+// serve handles one command: a connection with a stream for errors and one for each that the client requests.
 func serve(w http.ResponseWriter, r *http.Request, run Run) {
 	if _, err := httpstream.Handshake(r, w, []string{remotecommand.StreamProtocolV4Name}); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -78,7 +78,7 @@ func serve(w http.ResponseWriter, r *http.Request, run Run) {
 		return nil
 	})
 	if conn == nil {
-		return // it has answered
+		return // it has sent the error response
 	}
 	defer conn.Close()
 	streams := map[string]io.ReadWriteCloser{}
@@ -100,11 +100,11 @@ func serve(w http.ResponseWriter, r *http.Request, run Run) {
 	}
 	where := Container{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")}
 	err := run(where, query["command"], writer("stdout"), writer("stderr"))
-	_ = json.NewEncoder(writer("error")).Encode(outcome(err)) // the client may have gone
+	_ = json.NewEncoder(writer("error")).Encode(outcome(err)) // the client may have disconnected
 	for _, s := range streams {
 		s.Close()
 	}
-	select { // the client closes it when it has read all
+	select { // the client closes the connection when it has read everything
 	case <-conn.CloseChan():
 	case <-time.After(5 * time.Second):
 	}

@@ -83,8 +83,9 @@ func (c cluster) ways(t *testing.T) (ways []way) {
 	return ways
 }
 
-// onOtherBridge are controls of the ways on the userspace datapath: as many packets through the same ovs-vswitchd, on a
-// bridge that is not the agent's. What a busy machine loses overflows the queue of a port, so one has as many as pod a.
+// onOtherBridge returns controls of the ways on the userspace datapath: as many packets through the same ovs-vswitchd,
+// on a bridge that is not the agent's. A busy machine loses packets by overflowing a port's queue, so one port has as
+// many streams as pod a.
 func (c cluster) onOtherBridge(t *testing.T) (controls []way, remove func()) {
 	t.Helper()
 	const bridge = "br-control"
@@ -100,7 +101,7 @@ func (c cluster) onOtherBridge(t *testing.T) (controls []way, remove func()) {
 				PeerNamespace: netlink.NsFd(int(self.netns.Fd()))})
 		})
 		n.Exec("sh", "-ec", "ip addr add $0/24 dev eth0; ip link set eth0 up; ethtool -K eth0 tx off", addr)
-		// The kernel sees the frames as well, and is not to answer.
+		// The kernel sees the frames as well, and must not answer.
 		c.exec(t, "sh", "-ec", "sysctl -qw net.ipv6.conf.$0.disable_ipv6=1 net.ipv4.conf.$0.arp_ignore=8; "+
 			"ip link set $0 up; ovs-vsctl --timeout=10 add-port $1 $0", port, bridge)
 		netns, err := ns.GetNS(n.Path)

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// What begins while the rules are flushed is translated as soon as they are back, though the pod sends on.
+// A flow that starts while the rules are flushed is translated as soon as they are back, even if the pod keeps sending.
 func TestRootBegunWithoutMasquerade(t *testing.T) {
 	node, outside, pod, _ := flushed(t)
 	const v4, v6 = "192.0.2.9", "fd00:5::9"
@@ -48,8 +48,8 @@ func TestRootBegunWithoutMasquerade(t *testing.T) {
 	}
 }
 
-// An agent that was killed between the rules and conntrack, or down when rules were lost, is followed by one that finds
-// the rules as they shall be. It may not get so far at once.
+// If an agent was killed between writing the rules and flushing conntrack, or was down when rules were lost, the next
+// one finds the rules as desired, and flushes conntrack nevertheless, even if its first attempt fails.
 func TestRootForgottenAtTheStart(t *testing.T) {
 	for _, how := range []string{"at once", "after a failure"} {
 		t.Run(how, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestRootForgottenAtTheStart(t *testing.T) {
 					t.Fatal("it does not fail")
 				}
 			}
-			for range 2 { // the second looks at no connection
+			for range 2 { // the second does not read conntrack
 				must(t, start(t.Context()))
 			}
 			if got := stream.next(t); got.String() != "192.0.2.2" {
@@ -82,9 +82,9 @@ func TestRootForgottenAtTheStart(t *testing.T) {
 }
 
 // Connections that work untranslated continue.
-func TestRootWhatIsAnsweredGoesOn(t *testing.T) {
+func TestRootWorkingConnectionsContinue(t *testing.T) {
 	node, outside, pod, _ := flushed(t)
-	outside.IP("route add 10.0.1.0/24 via 192.0.2.2") // the underlay knows the pods
+	outside.IP("route add 10.0.1.0/24 via 192.0.2.2") // the underlay has a route to the pods
 	var l net.Listener
 	must(t, outside.Do(func() (err error) { l, err = net.Listen("tcp", "192.0.2.9:80"); return err }))
 	defer l.Close()
@@ -106,7 +106,7 @@ func TestRootWhatIsAnsweredGoesOn(t *testing.T) {
 	}
 }
 
-// flushed is a lan whose node has lost the rules of table nat, until back. Conntrack is active nevertheless: as on most
+// flushed is a lan whose node has lost the rules of table nat, until back is called. Conntrack stays active: as on most
 // nodes, other rules need it.
 func flushed(t *testing.T) (node, outside, pod *nstest.NS, back func()) {
 	t.Helper()
@@ -129,7 +129,7 @@ func flushed(t *testing.T) (node, outside, pod *nstest.NS, back func()) {
 	}
 }
 
-// asks reports whether conntrack has a connection of TCP that is not answered.
+// asks reports whether conntrack has an unreplied TCP connection.
 func asks(t *testing.T, node *nstest.NS) bool {
 	t.Helper()
 	var all []*netlink.ConntrackFlow
@@ -150,7 +150,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// datagrams are a pod's to one address outside, from one port.
+// datagrams are sent by a pod to one outside address, from one port.
 type datagrams struct{ from, at *net.UDPConn }
 
 func send(t *testing.T, pod, outside *nstest.NS, to string) *datagrams {
@@ -169,12 +169,12 @@ func send(t *testing.T, pod, outside *nstest.NS, to string) *datagrams {
 	return d
 }
 
-// next is the source of a datagram that is sent now.
+// next sends a datagram and returns the source address that it arrives with.
 func (d *datagrams) next(t *testing.T) netip.Addr {
 	t.Helper()
 	sent := time.Now().String()
 	for buf := make([]byte, 100); ; {
-		_, err := d.from.Write([]byte(sent)) // again if neighbour resolution has lost one
+		_, err := d.from.Write([]byte(sent)) // again if neighbour resolution has dropped one
 		must(t, err)
 		must(t, d.at.SetReadDeadline(time.Now().Add(10*time.Second)))
 		n, from, err := d.at.ReadFromUDPAddrPort(buf)
@@ -185,7 +185,7 @@ func (d *datagrams) next(t *testing.T) netip.Addr {
 	}
 }
 
-// dial asks for a connection, and returns how it went.
+// dial starts a connection, and returns a channel for the result.
 func dial(t *testing.T, pod, outside *nstest.NS, to string) <-chan error {
 	t.Helper()
 	var l net.Listener

@@ -16,8 +16,8 @@ import (
 type breakage struct {
 	name   string
 	breaks func(w *world, broken map[[2]int]bool)
-	alone  bool // it is about all paths of a node
-	// limit is how long it may last until it is reported, in seconds.
+	alone  bool // it affects all paths of a node
+	// limit is the time within which it must be reported, in seconds.
 	limit int
 }
 
@@ -96,8 +96,7 @@ func second(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// chosen are nodes or pairs that are to break: pairs in which one end probes the other by name, or in which neither
-// does.
+// chosen returns nodes or pairs to break: pairs in which one end probes the other by name, or in which neither does.
 func (w *world) chosen(b breakage, asked bool, most int) (out [][2]int) {
 	used := map[int]bool{}
 	order := w.random.Perm(len(w.nodes))
@@ -114,7 +113,7 @@ func (w *world) chosen(b breakage, asked bool, most int) (out [][2]int) {
 	return out
 }
 
-// toldAfter is how long each of the chosen was broken until one of its ends reported it; at most limit.
+// toldAfter is the time from each break until one of its ends reports it; at most limit.
 func (w *world) toldAfter(chosen [][2]int, limit time.Duration) (out []time.Duration) {
 	first := map[[2]int]time.Duration{}
 	for began := w.now; len(first) < len(chosen) && w.now.Sub(began) < limit; {
@@ -134,7 +133,7 @@ func (w *world) toldAfter(chosen [][2]int, limit time.Duration) (out []time.Dura
 	return out
 }
 
-// tells reports whether a node has a finding about another, or about any if both are the same.
+// tells reports whether a node has a finding about another node, or any finding if both are the same.
 func (w *world) tells(node, peer int) bool {
 	for _, f := range w.nodes[node].report.Findings {
 		if node == peer || f.Node == w.nodes[peer].NodeName {
@@ -144,7 +143,7 @@ func (w *world) tells(node, peer int) bool {
 	return false
 }
 
-// toldTimes are the times of a number of breaks, each at another phase of the agents' turns.
+// toldTimes are the detection times of a number of breaks, each at another phase of the agents' turns.
 func toldTimes(b breakage, nodes int, dual, asked bool, breaks int, limit time.Duration) (all []time.Duration) {
 	for seed := uint64(1); len(all) < breaks; seed++ { // a world of many nodes breaks at several at once
 		w := newWorld(nodes)
@@ -171,8 +170,8 @@ func toldTimes(b breakage, nodes int, dual, asked bool, breaks int, limit time.D
 	return all
 }
 
-// How long a fault lasts until it is reported: the table in docs/reachability.md.
-func TestTimeUntilTold(t *testing.T) {
+// The time from a fault to its report: the table in docs/reachability.md.
+func TestTimeToDetect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("breaks 400 paths: make test")
 	}

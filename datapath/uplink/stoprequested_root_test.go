@@ -12,17 +12,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A process that is stopped midway does not leave the node there: it ends what it has begun. An attach is complete
-// then, and the next process asks whether the node is reached.
-func TestRootToldToEnd(t *testing.T) {
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+// A process that is stopped midway completes what it has begun. An attach is complete then, and the next process checks
+// whether the node is reachable.
+func TestRootStopRequested(t *testing.T) {
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple, noDAD()...)
 	f.before = f.state()
 	f.nextAgent()
 	f.attached = f.state()
 	rebuild := func(ctx context.Context, u *Uplink) error { _, err := u.Rebuild(ctx); return err }
 	yield := func(ctx context.Context, u *Uplink) error { _, err := u.Yield(ctx, VswitchdEnds); return err }
-	untold := f.plan() // a gateway may answer before anybody looks at ctx
+	untold := f.plan() // a gateway may answer before ctx is checked
 	untold.Check = func(ctx context.Context) error { return ctx.Err() }
 	for _, told := range []struct {
 		op, after string
@@ -56,11 +56,11 @@ func TestRootToldToEnd(t *testing.T) {
 	}
 }
 
-// An attach that fails half-way, as on a disk that becomes full, is undone, counted and put off, and the status says
-// until when.
+// An attach that fails midway, for example because the disk becomes full, is rolled back, counted and postponed, and
+// the status says until when.
 func TestRootFailedIsPutOff(t *testing.T) {
 	ovstest.UserspaceOnly(t, "when to try again is no matter of the datapath")
-	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	t.Parallel() // mostly waits for Open vSwitch and the kernel
 	f := setup(t, simple, noDAD()...)
 	f.ownDisk()
 	f.before = f.state()
@@ -93,7 +93,7 @@ func TestRootFailedIsPutOff(t *testing.T) {
 	}
 }
 
-// If Open vSwitch is what failed, the NIC is attached again as soon as that is back, too.
+// If Open vSwitch was the cause, the NIC is also attached again as soon as it is back.
 func TestRootFailedWithoutOVS(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple, noDAD()...)
@@ -113,8 +113,8 @@ func TestRootFailedWithoutOVS(t *testing.T) {
 	f.checkAfter(Attached, "ovs-vswitchd is back")
 }
 
-// An uplink that was restored manually meanwhile is not attached by an unrequested attach.
-func TestRootUnasked(t *testing.T) {
+// An uplink that was restored manually is not attached automatically.
+func TestRootManualRestoreStays(t *testing.T) {
 	t.Parallel()
 	f := setup(t, simple, noDAD()...)
 	f.before = f.state()
@@ -129,8 +129,8 @@ func TestRootUnasked(t *testing.T) {
 	}
 }
 
-// Mode auto takes bridge where steer is not possible, which a full disk says nothing about. An attach in one mode and
-// then in the other is one.
+// Mode auto falls back to bridge if steer is not possible, which a full disk does not imply. An attach that tries one
+// mode and then the other counts as one.
 func TestRootAutoOnAFullDisk(t *testing.T) {
 	ovstest.UserspaceOnly(t, "which mode is tried is no matter of the datapath")
 	t.Parallel()
@@ -159,5 +159,5 @@ func TestRootAutoOnAFullDisk(t *testing.T) {
 	}
 	attach("done bridge", "journal roll back", 1)
 	f.inTheWay()
-	attach("done addresses", "", 2) // of mode bridge, after steer
+	attach("done addresses", "", 2) // in mode bridge, after steer
 }

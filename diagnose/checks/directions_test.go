@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// clusterOf has agents on n nodes, n0 and so on. fault is what a node reports about its path to another, "from to
-// cause", or empty if it works.
+// clusterOf returns the reports of n nodes, n0 and so on. fault is what a node reports about its path to another, "from
+// to cause", or empty if it works.
 func clusterOf(n int, fault func(own, peer int) string, with ...func(own int, p *api.ReachPath)) (sides []reach.Side) {
 	for i := range n {
 		s := reach.Side{Node: fmt.Sprint("n", i)}
@@ -37,9 +37,9 @@ func clusterOf(n int, fault func(own, peer int) string, with ...func(own int, p 
 	return sides
 }
 
-// A fault is one problem, whichever nodes see it, and two faults are two.
+// A fault is one finding, whichever nodes report it, and two faults are two.
 func TestFaultsOfSeveralNodes(t *testing.T) {
-	toZero := func(own, peer int) string { // nothing comes to n0
+	toZero := func(own, peer int) string { // nothing arrives at n0
 		return map[[2]bool]string{{true, false}: "fails unknown not-found", {false, true}: "works fails not-found"}[[2]bool{own == 0, peer == 0}]
 	}
 	dropsIn := func(own int, p *api.ReachPath) {
@@ -50,8 +50,8 @@ func TestFaultsOfSeveralNodes(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		sides    []reach.Side
-		findings []string // kind, and whom it is about
-		words    string   // of the first
+		findings []string // kind, and what it is about
+		words    string   // in the cause of a single finding
 	}{
 		{"all is well", clusterOf(5, func(int, int) string { return "" }), nil, ""},
 		{"nothing comes to n0", clusterOf(5, toZero), []string{"pods-not-found n0 n1 n2 n3 n4"}, "from n2 to n0 in IPv4"},
@@ -83,7 +83,7 @@ func TestFaultsOfSeveralNodes(t *testing.T) {
 			var about []string
 			for _, f := range got {
 				about = append(about, f.Kind+" "+strings.Join(f.About, " "))
-				if f.Severity != report.Failing || len(f.Remedies) == 0 || len(f.Evidence) < 2 || len(f.Evidence) > mostSeen+1 {
+				if f.Severity != report.Failing || len(f.Remedies) == 0 || len(f.Evidence) < 2 || len(f.Evidence) > maxSeen+1 {
 					t.Errorf("%s: %+v", c.name, f)
 				}
 			}
@@ -104,7 +104,7 @@ func reversed(sides []reach.Side) []reach.Side {
 	return out
 }
 
-// One end is enough to find a fault, and a node that was not queried is not blamed.
+// One end's report is enough to find a fault, and a node that was not queried is not blamed.
 func TestFaultOfWhichOneEndKnows(t *testing.T) {
 	sides := clusterOf(3, func(own, peer int) string {
 		return map[[2]int]string{{0, 1}: "works fails not-found"}[[2]int{own, peer}]
@@ -129,7 +129,7 @@ func TestFaultOfWhichOneEndKnows(t *testing.T) {
 	}
 }
 
-// A path that one end finds broken is reported even if the other end knows neither that it works nor why it does not.
+// A path that one end finds broken is reported even if the other end has no information about it.
 func TestBrokenPathOfWhichTheOtherKnowsNothing(t *testing.T) {
 	sides := clusterOf(3, func(own, peer int) string {
 		return map[[2]int]string{{0, 1}: "fails unknown not-found"}[[2]int{own, peer}]
@@ -141,13 +141,13 @@ func TestBrokenPathOfWhichTheOtherKnowsNothing(t *testing.T) {
 	}
 }
 
-// What two rules of one node's firewall drop are two faults: fixing one leaves the other.
-func TestRulesOfOneFirewallAreToldApart(t *testing.T) {
-	way := func(from, to, rule string) reach.Way {
-		return reach.Way{From: from, To: to, Family: "IPv4", Is: reach.Fails, Cause: reach.CauseFirewall, At: "a",
+// Drops by two rules of one node's firewall are two faults: fixing one leaves the other.
+func TestRulesOfOneFirewallAreDistinguished(t *testing.T) {
+	way := func(from, to, rule string) reach.Direction {
+		return reach.Direction{From: from, To: to, Family: "IPv4", Is: reach.Fails, Cause: reach.CauseFirewall, At: "a",
 			Text: "no IPv4 packets pass from pods on " + from + " to pods on " + to + ": node a drops the tunnel's packets, rule " + rule}
 	}
-	found := Ways([]reach.Way{way("b", "a", "5"), way("a", "b", "7"), way("c", "a", "5")})
+	found := Directions([]reach.Direction{way("b", "a", "5"), way("a", "b", "7"), way("c", "a", "5")})
 	if len(found) != 2 || !strings.Contains(found[0].Cause, "rule 5. The same: from c to a in IPv4") ||
 		!strings.Contains(found[1].Cause, "rule 7") {
 		t.Errorf("%+v", found)

@@ -12,39 +12,39 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostSeen is how much evidence a finding has, for faults that many nodes see.
-const mostSeen = 12
+// maxSeen is how much evidence a finding has, for faults that many nodes see.
+const maxSeen = 12
 
-// Ways are findings about directions between nodes that do not work, or about which nothing is known: one for each
-// fault. A fault at a node is one, whichever nodes have seen it. If the place is not known, all faults that have a node
-// in common are one, and if what carries the packets of all nodes is blocked, all are.
-func Ways(ways []reach.Way) []report.Finding {
-	var groups [][]reach.Way
-	well := func(w reach.Way) bool { return w.Is == reach.Works && w.Cause == reach.CauseNone }
-	rest := slices.DeleteFunc(slices.Clone(ways), well)
+// Directions are findings about directions between nodes that do not work, or about which nothing is known: one for
+// each fault. A fault at a node is one, whichever nodes have seen it. If the place is not known, all faults that have a
+// node in common are one, and if what carries the packets of all nodes is blocked, all are.
+func Directions(directions []reach.Direction) []report.Finding {
+	var groups [][]reach.Direction
+	well := func(w reach.Direction) bool { return w.Is == reach.Works && w.Cause == reach.CauseNone }
+	rest := slices.DeleteFunc(slices.Clone(directions), well)
 	for len(rest) > 0 {
 		first, common := rest[0], rest[0].At
 		if common == "" {
 			common = commonNode(rest, first)
 		}
-		same := func(w reach.Way) bool {
+		same := func(w reach.Direction) bool {
 			return w.Cause == first.Cause && w.At == first.At && w.Is == first.Is && ruleOf(w) == ruleOf(first) &&
 				(first.At != "" || first.Cause == reach.CauseBlocked || w.From == common || w.To == common)
 		}
-		group := slices.DeleteFunc(slices.Clone(rest), func(w reach.Way) bool { return !same(w) })
+		group := slices.DeleteFunc(slices.Clone(rest), func(w reach.Direction) bool { return !same(w) })
 		rest = slices.DeleteFunc(rest, same)
 		groups = append(groups, group)
 	}
 	var out []report.Finding
 	for _, g := range groups {
-		out = append(out, waysFinding(g))
+		out = append(out, directionsFinding(g))
 	}
 	slices.SortStableFunc(out, func(a, b report.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	return out
 }
 
 // ruleOf is the rule of a firewall: a node may have several, and each is a separate fault.
-func ruleOf(w reach.Way) string {
+func ruleOf(w reach.Direction) string {
 	if w.Cause != reach.CauseFirewall {
 		return ""
 	}
@@ -53,9 +53,9 @@ func ruleOf(w reach.Way) string {
 }
 
 // commonNode is the end of first that has more peers with the same cause and without a known place.
-func commonNode(ways []reach.Way, first reach.Way) string {
+func commonNode(directions []reach.Direction, first reach.Direction) string {
 	peers := map[string]map[string]bool{first.From: {}, first.To: {}}
-	for _, w := range ways {
+	for _, w := range directions {
 		if w.Cause != first.Cause || w.At != "" {
 			continue
 		}
@@ -81,7 +81,7 @@ func Reaches(sides []reach.Side) []report.Finding {
 	for _, s := range sides {
 		known[s.Node] = s
 	}
-	seen, ways := map[[2]string]bool{}, []reach.Way{}
+	seen, directions := map[[2]string]bool{}, []reach.Direction{}
 	idle, why := []string{}, []string{}
 	for _, s := range sides {
 		if s.Idle != "" {
@@ -94,10 +94,10 @@ func Reaches(sides []reach.Side) []report.Finding {
 			}
 			seen[pair] = true
 			joined := reach.Join(about(known, pair[0], pair[1]), about(known, pair[1], pair[0]))
-			ways = append(ways, broken(joined, s.Node, known[pair[0]], known[pair[1]])...)
+			directions = append(directions, broken(joined, s.Node, known[pair[0]], known[pair[1]])...)
 		}
 	}
-	out := Ways(ways)
+	out := Directions(directions)
 	if len(idle) > 0 {
 		others := ""
 		if len(idle) < len(sides) {
@@ -105,20 +105,20 @@ func Reaches(sides []reach.Side) []report.Finding {
 		}
 		out = append(out, report.Finding{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: idle,
 			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor in the opposite direction" + others + ": the ends of paths " +
-				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)]), Remedies: idleRemedy(why)})
+				"there are not known", Evidence: distinct(why[:min(len(why), maxSeen)]), Remedies: idleRemedy(why)})
 	}
 	return out
 }
 
 // broken are a pair's directions that do not work. If both ends combined show none, although one has found the path to
 // the other broken, it is the direction in which that one hears nothing.
-func broken(ways []reach.Way, by string, a, b reach.Side) []reach.Way {
-	bad := slices.DeleteFunc(slices.Clone(ways), func(w reach.Way) bool { return !w.Bad() })
-	works := slices.ContainsFunc(ways, func(w reach.Way) bool { return w.Is == reach.Works })
+func broken(directions []reach.Direction, by string, a, b reach.Side) []reach.Direction {
+	bad := slices.DeleteFunc(slices.Clone(directions), func(w reach.Direction) bool { return !w.Bad() })
+	works := slices.ContainsFunc(directions, func(w reach.Direction) bool { return w.Is == reach.Works })
 	if len(bad) > 0 || works || a.Idle != "" || b.Idle != "" {
 		return bad
 	}
-	for _, w := range ways {
+	for _, w := range directions {
 		if w.To == by {
 			w.Text = fmt.Sprintf("node %s finds the path to node %s broken: %s", by, w.From, w.Text)
 			bad = append(bad, w)
@@ -145,42 +145,42 @@ func about(known map[string]reach.Side, node, peer string) reach.Side {
 	return s
 }
 
-func waysFinding(ways []reach.Way) report.Finding {
-	first := ways[0]
+func directionsFinding(directions []reach.Direction) report.Finding {
+	first := directions[0]
 	f := report.Finding{Check: CheckReach, Kind: "pods-" + string(cmp.Or(first.Cause, "not-known")), Severity: report.Warning,
-		Cause: first.Text, Remedies: waysRemedy(ways)}
+		Cause: first.Text, Remedies: directionsRemedy(directions)}
 	if first.Bad() {
 		f.Severity = report.Failing
 	}
 	var seen []string
-	for _, w := range ways {
+	for _, w := range directions {
 		f.About = append(f.About, w.From, w.To)
 		seen = append(seen, w.Seen...)
 	}
 	slices.Sort(f.About)
 	f.About = slices.Compact(f.About)
-	if len(ways) > 1 {
-		f.Cause += fmt.Sprintf(". The same: %s", report.Some(directions(ways[1:])))
+	if len(directions) > 1 {
+		f.Cause += fmt.Sprintf(". The same: %s", report.Some(directionTexts(directions[1:])))
 	}
-	if since := earliest(ways); !since.IsZero() {
+	if since := earliest(directions); !since.IsZero() {
 		f.Evidence = append(f.Evidence, "found by probing, at "+since.UTC().Format(time.DateTime)+" UTC")
 	}
 	f.Evidence = append(f.Evidence, distinct(seen)...)
-	if more := len(f.Evidence) - mostSeen; more > 1 {
-		f.Evidence = append(f.Evidence[:mostSeen], fmt.Sprintf("and %d more (fairleadctl reach of two nodes lists all)", more))
+	if more := len(f.Evidence) - maxSeen; more > 1 {
+		f.Evidence = append(f.Evidence[:maxSeen], fmt.Sprintf("and %d more (fairleadctl reach of two nodes lists all)", more))
 	}
 	return f
 }
 
-func directions(ways []reach.Way) (out []string) {
-	for _, w := range ways {
+func directionTexts(directions []reach.Direction) (out []string) {
+	for _, w := range directions {
 		out = append(out, strings.TrimSuffix(fmt.Sprintf("from %s to %s in %s", w.From, w.To, w.Family), " in "))
 	}
 	return out
 }
 
-func earliest(ways []reach.Way) (t time.Time) {
-	for _, w := range ways {
+func earliest(directions []reach.Direction) (t time.Time) {
+	for _, w := range directions {
 		if !w.Since.IsZero() && (t.IsZero() || w.Since.Before(t)) {
 			t = w.Since
 		}
@@ -198,9 +198,9 @@ func distinct(list []string) (out []string) {
 	return out
 }
 
-// waysRemedy is what to do, and on which node.
-func waysRemedy(ways []reach.Way) []report.Remedy {
-	w := ways[0]
+// directionsRemedy is what to do, and on which node.
+func directionsRemedy(directions []reach.Direction) []report.Remedy {
+	w := directions[0]
 	on := func(node, text, command string) []report.Remedy {
 		return []report.Remedy{{Text: text, Commands: []string{"sudo fairleadctl " + command + "   # on node " + node}}}
 	}
@@ -243,7 +243,7 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 }
 
 // underlayRemedy is for faults in the nodes' addresses and routes, and between the nodes.
-func underlayRemedy(w reach.Way) []report.Remedy {
+func underlayRemedy(w reach.Direction) []report.Remedy {
 	switch w.Cause {
 	case reach.CauseRoute:
 		return []report.Remedy{{Text: "Correct the route or the filter on node " + w.At, Commands: []string{

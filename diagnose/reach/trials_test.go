@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// trialOf has a link receive a trial in which packets from some ports are lost, from the number first on. The
-// agent that sends them started with number 1.
+// trialOf makes a link receive a trial in which packets from some ports are lost, starting at sequence number first.
+// The sending agent started at number 1.
 func trialOf(l *Link, now time.Time, first uint32, trial uint8, packets int, lost func(port uint32) bool) time.Time {
 	for i := range uint32(packets) {
 		now = now.Add(2 * time.Second)
@@ -20,7 +20,7 @@ func trialOf(l *Link, now time.Time, first uint32, trial uint8, packets int, los
 	return now
 }
 
-// A trial belongs to one run of an agent, and shows nothing before it is decided.
+// A trial belongs to one run of an agent, and has no result before it is decided.
 func TestTrials(t *testing.T) {
 	l, now := &Link{Interval: 2 * time.Second}, time.Unix(1e9, 0)
 	none := func(uint32) bool { return false }
@@ -48,7 +48,7 @@ func TestTrials(t *testing.T) {
 	bad(0, "no loss")
 }
 
-// A trial has as many ports as paths to try, another trial has different ones, and none is one that the kernel chooses.
+// A trial has as many ports as paths to try, another trial has different ones, and none is in ip_local_port_range.
 func TestTrialPorts(t *testing.T) {
 	ports := map[uint16]bool{}
 	for seq := range uint32(100) {
