@@ -31,8 +31,8 @@ export FAIRLEAD_TEST_LINUX ?= $(LINUX)
 # Lint vets. Without debug information, linking a package's tests takes a quarter less time, and stack traces are the same.
 SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
-# This many packages are tested at once, since tests mostly wait, and of the second pass, each in a guest with a processor
-# of its own. The slowest come first, in this order.
+# This many packages of the first pass are tested at once, since tests mostly wait, and this many guests of the second
+# run, each with one package. The slowest come first, in this order.
 AT_ONCE ?= 4
 GUESTS ?= 3
 LONGEST := ./test/suite ./test/crash ./test/kube ./datapath/uplink ./test/bridged ./test/pools ./test/lab/lab ./kube/inputs \

@@ -35,7 +35,7 @@ node, as root, that node's agent is queried directly.
 
 --node-local shows what this node's agent reports, about all nodes or about one, and needs root.
 
-The exit code is 0 if packets pass both directions, 4 if some or all do not, 3 if they pass but an
+The exit code is 0 if packets pass both ways, 4 if some or all do not, 3 if they pass but an
 agent does not run, 1 if this is unknown.`,
 		Example: `  fairleadctl reach node1 node2
   fairleadctl reach node1 node2 -o json | jq '.directions[] | {from, to, family, state}'

@@ -59,7 +59,7 @@ func (k Querier) directions(ctx context.Context, limit time.Duration, a, b strin
 func (p Pair) Write(out *report.Printer) {
 	rows := [][]string{{"FROM PODS ON", "TO PODS ON", "FAMILY", "PACKETS", "SINCE"}}
 	for _, w := range p.Directions {
-		rows = append(rows, []string{w.From, w.To, w.Family, waySummary(out, w), clock(w.Since)})
+		rows = append(rows, []string{w.From, w.To, w.Family, directionSummary(out, w), clock(w.Since)})
 	}
 	out.Table(rows...)
 	out.Line("")
@@ -68,7 +68,7 @@ func (p Pair) Write(out *report.Printer) {
 	}
 }
 
-func waySummary(p *report.Printer, w reach.Direction) string {
+func directionSummary(p *report.Printer, w reach.Direction) string {
 	switch w.Is {
 	case reach.Works:
 		return p.Paint(report.Good, "pass")
