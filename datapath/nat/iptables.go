@@ -45,14 +45,18 @@ const (
 // Tables are the node's tables, with the programs found to read them. The zero value is ready to use.
 type Tables struct {
 	programs map[string]program
-	// absent are chains that are not wanted and do not exist: only Fairlead would create them.
-	absent map[absentChain]bool
-	clean  cleanRead
+	chains   map[table]chainNames
+	clean    cleanRead
 	// applied is what was last applied.
 	applied *Desired
 }
 
-type absentChain struct{ program, table, name string }
+// table is a table of the rules that a program writes.
+type table struct{ program, name string }
+
+// chainNames are the chains of a table, except those of Fairlead's that others have created since it was listed: nobody
+// does.
+type chainNames map[string]bool
 
 // program is iptables or ip6tables, with what its version supports, and the file for which this holds:
 // update-alternatives and upgrades can replace it.
@@ -76,15 +80,35 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	if err != nil {
 		return nil, err
 	}
-	this := absentChain{f.program, c.table, c.name}
-	if len(c.rules) == 0 && t.absent[this] {
-		return nil, nil
+	chains := t.list(f, ipt, c.table)
+	existed := chains == nil || chains[c.name]
+	if len(c.rules) == 0 && !existed {
+		return nil, nil // and no rule can jump there
 	}
-	changes, err = f.apply(ctx, ipt, c)
-	if t.absent[this] = len(c.rules) == 0 && err == nil && !f.dryRun; !t.absent[this] {
-		delete(t.absent, this)
+	changes, err = f.apply(ctx, ipt, c, existed)
+	if chains != nil && !f.dryRun {
+		chains[c.name] = len(c.rules) > 0 || err != nil
 	}
 	return changes, err
+}
+
+// list returns the chains of a table, nil if unknown: iptables-nft lists none if it cannot print one of them. A
+// single list starts fewer programs than asking for each chain.
+func (t *Tables) list(f family, ipt *iptables.IPTables, name string) chainNames {
+	this := table{f.program, name}
+	if chains := t.chains[this]; chains != nil {
+		return chains
+	}
+	names, err := ipt.ListChains(name)
+	if err != nil {
+		return nil
+	}
+	chains := chainNames{}
+	for _, n := range names {
+		chains[n] = true
+	}
+	t.chains[this] = chains
+	return chains
 }
 
 // find returns the family's program, the cached one if its file is the same.
@@ -108,7 +132,7 @@ func (t *Tables) find(ctx context.Context, f family) (*iptables.IPTables, error)
 		t.programs = map[string]program{}
 	}
 	t.programs[f.program] = program{ipt, file, writesNFT(ctx, path)}
-	t.absent = map[absentChain]bool{} // the other back end may have some
+	t.chains = map[table]chainNames{} // the other back end has others
 	return ipt, nil
 }
 
@@ -120,8 +144,11 @@ func writesNFT(ctx context.Context, path string) bool {
 	return err == nil && bytes.Contains(version, []byte("(nf_tables)"))
 }
 
-// apply reconciles c and its jump. ctx does not end go-iptables' calls, which only read and wait for lockWait at most.
-func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (changes []string, err error) {
+// apply reconciles c, which may have existed, and its jump. ctx does not end go-iptables' calls, which only read and
+// wait for lockWait at most.
+func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain, existed bool) (changes []string,
+	err error,
+) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
 	}
@@ -129,7 +156,11 @@ func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (cha
 	if err != nil {
 		return nil, fmt.Errorf("reading chain %s of table %s: %w%s", c.base, c.table, err, hint(err.Error()))
 	}
-	lines, changes := c.commit(base, f.contents(ipt, c))
+	have := absent
+	if existed {
+		have = f.contents(ipt, c)
+	}
+	lines, changes := c.commit(base, have)
 	if len(lines) == 0 {
 		return nil, nil
 	}

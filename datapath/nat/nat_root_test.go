@@ -396,6 +396,23 @@ func TestRootUnchangedRulesAreNotRead(t *testing.T) {
 	})
 }
 
+// An agent that starts asks what chains there are, table by table, not for each of those that it might have created.
+func TestRootStartsFewPrograms(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
+	backends(t, func(t *testing.T) {
+		node, started := nstest.New(t), countStarts(t)
+		d := withTunnel()
+		d.PodCIDRs = d.PodCIDRs[:1] // IPv4 alone
+		for _, when := range []string{"on a new node", "after a restart"} {
+			apply(t, node, d)
+			// Each program's version twice, four tables of two families, the built-in chains and Fairlead's own.
+			if got, most := started(), 2*2+2*4+8+8; got > most {
+				t.Errorf("%s: %d programs, more than %d", when, got, most)
+			}
+		}
+	})
+}
+
 func findIn(path, name string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		if real, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {

@@ -26,8 +26,9 @@ func RemoveAll(ctx context.Context, dryRun bool) (changes []string, err error) {
 			if form == "" {
 				f.restore = f.program + "-restore"
 			}
+			t := new(Tables)
 			for _, c := range (Desired{}).chains(f) {
-				did, err := new(Tables).apply(ctx, f, c)
+				did, err := t.apply(ctx, f, c)
 				changes = append(changes, did...)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
