@@ -159,8 +159,8 @@ func (c cluster) tooMuch(t toll) (wrong []string) {
 		wrong = append(wrong, "the host lost packets")
 	case system && !t.vswitchd && t.near.lost+t.far.lost+t.fresh.lost > 0:
 		wrong = append(wrong, "without ovsdb-server packets were lost")
-	case system && t.down+t.control.gap < 5*time.Second && (t.near.lost > 5 || t.far.lost > 50):
-		// After longer outages neighbours are resolved again. ovs-vswitchd creates a new tunnel port at every start.
+	case system && t.down+t.reconnect+t.control.gap < 5*time.Second && (t.near.lost > 5 || t.far.lost > 50):
+		// In longer outages neighbours are resolved again. ovs-vswitchd creates a new tunnel port at every start.
 		wrong = append(wrong, "flows that were established did not go on")
 	case worst > t.down+t.reconnect+back:
 		wrong = append(wrong, fmt.Sprintf("silence of %s", worst))
@@ -202,6 +202,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	waited := c.waited(t, d)
 	controls := start(t, c.controls(t), every)
 	runs := start(t, slices.Concat(ways[:3]...), every)
+	c.established(t, slices.Concat(ways[:3]...), runs)
 	time.Sleep(500 * time.Millisecond) // streams before the death
 	c.end(t, d)
 	runs = append(runs, start(t, ways[3], every)...)
@@ -233,6 +234,17 @@ func (c cluster) die(t *testing.T, d death) toll {
 		}
 	}
 	return out
+}
+
+// established waits until the datapath has the flows of all streams. The first packets of a stream need several, and
+// ovs-vswitchd may still delete what it had before the last change of its OpenFlow tables.
+func (c cluster) established(t *testing.T, ways []way, streams []*probe.Stream) {
+	t.Helper()
+	c.exec(t, "ovs-appctl", "--timeout=20", "revalidator/wait")
+	for range 3 {
+		since := time.Now()
+		eventually(t, 20*time.Second, func() []string { return silent(ways, streams, since) })
+	}
 }
 
 // waited is lab.OVSWaited; 0 if ovs-vswitchd dies.
