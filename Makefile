@@ -81,7 +81,8 @@ root:
 once: ## build what is built once per machine: the kernel in which tests run, Kubernetes, Helm, Multus, containerd 2.3, Open vSwitch 3.5
 	go run ./test/once
 
-# Two passes run at the same time, as tests mostly wait; with NAMED each line of output begins with the pass.
+# Two passes run at the same time, as tests mostly wait; with NAMED each line of output begins with the pass. CI runs
+# "e2e demo" like that as well.
 NAMED ?=
 named = $(if $(NAMED),2>&1 | sed -u 's/^/$(1): /')
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1; OVS=3.5
@@ -120,11 +121,11 @@ export FAIRLEAD_TEST_KUBERNETES ?= $(KUBERNETES)
 RUNTIME ?=
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes); RUNTIME=cri-o, KUBERNETES=1.37
 	@[ '$(RUNTIME)' != cri-o ] || build/deps.sh cri-o
-	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 2 -timeout 40m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
+	@set -o pipefail; rm -rf out/e2e; { failed=0; \
+	FAIRLEAD_TEST_RUNTIME='$(RUNTIME)' FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 3 -timeout 40m -run '^TestE2E' -skip '^TestE2E(Kernel|Upgrade)' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
-	exit $$failed
+	exit $$failed; } $(call named,e2e)
 
 # The earlier release is a commit, because no version has been released yet.
 FROM ?= a34be2f
@@ -231,7 +232,7 @@ bench-ipam: deps once ## addresses per second from one pool, compared with plain
 	GOMEMLIMIT=12GiB go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench
 
 demo: root deps build ## two nodes on this machine, routed and bridged pods that communicate, an agent that is killed (root)
-	test/demo/demo.sh
+	@set -o pipefail; test/demo/demo.sh $(call named,demo)
 
 clean: ## remove build output
 	rm -rf bin out
