@@ -236,15 +236,39 @@ func (c cluster) die(t *testing.T, d death) toll {
 	return out
 }
 
-// established waits until the datapath has the flows of all streams. The first packets of a stream need several, and
-// ovs-vswitchd may still delete what it had before the last change of its OpenFlow tables.
+// established waits until the kernel's datapath has the flows of all streams: each gets answers while no packet misses
+// them. ovs-vswitchd installs several for a stream, and deletes some after its OpenFlow tables have changed, or when it
+// has too little processor time to check them.
 func (c cluster) established(t *testing.T, ways []way, streams []*probe.Stream) {
 	t.Helper()
-	c.exec(t, "ovs-appctl", "--timeout=20", "revalidator/wait")
-	for range 3 {
-		since := time.Now()
-		eventually(t, 20*time.Second, func() []string { return silent(ways, streams, since) })
+	if c.Datapath() != vswitch.System {
+		return // ovs-vswitchd has the flows itself, and takes them with it
 	}
+	every, _ := c.limits()
+	var since time.Time
+	var missed string
+	eventually(t, time.Minute, func() []string {
+		if wrong := silent(ways, streams, since); len(wrong) > 0 {
+			return wrong
+		}
+		if now := c.missed(t); now != missed {
+			since, missed = time.Now().Add(10*every), now
+			return []string{"the datapath's flows do not match all packets: " + now}
+		}
+		return nil
+	})
+}
+
+// missed is the number of packets for which the datapath had no flow, as ovs-dpctl(8) shows it.
+func (c cluster) missed(t *testing.T) string {
+	t.Helper()
+	show := c.exec(t, "ovs-appctl", "--timeout=20", "dpctl/show")
+	_, missed, _ := strings.Cut(show, "missed:")
+	missed, _, found := strings.Cut(missed, " ")
+	if !found {
+		t.Fatalf("no number of missed packets in %q", show)
+	}
+	return missed
 }
 
 // waited is lab.OVSWaited; 0 if ovs-vswitchd dies.
