@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -159,8 +162,8 @@ func (c cluster) tooMuch(t toll) (wrong []string) {
 		wrong = append(wrong, "the host lost packets")
 	case system && !t.vswitchd && t.near.lost+t.far.lost+t.fresh.lost > 0:
 		wrong = append(wrong, "without ovsdb-server packets were lost")
-	case system && t.down+t.reconnect+t.control.gap < 5*time.Second && (t.near.lost > 5 || t.far.lost > 50):
-		// In longer outages neighbours are resolved again. ovs-vswitchd creates a new tunnel port at every start.
+	case system && t.down+t.reconnect+t.control.gap < 10*time.Second && (t.near.lost > 5 || t.far.lost > 50):
+		// In longer outages pods resolve their neighbours again. ovs-vswitchd creates a new tunnel port at every start.
 		wrong = append(wrong, "flows that were established did not go on")
 	case worst > t.down+t.reconnect+back:
 		wrong = append(wrong, fmt.Sprintf("silence of %s", worst))
@@ -198,6 +201,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	c.settle(t)
 	defer func() { c.remove(t, podYAML(fresh, node)); c.settle(t) }()
 	ways := c.streams(t, fresh)
+	c.forgetNeighbours(t, "a", "b")
 	every, _ := c.limits()
 	waited := c.waited(t, d)
 	controls := start(t, c.controls(t), every)
@@ -234,6 +238,15 @@ func (c cluster) die(t *testing.T, d death) toll {
 		}
 	}
 	return out
+}
+
+// forgetNeighbours has pods resolve their neighbours again: they are reachable for 15 s at least then, in which a pod
+// does not ask whether they still are (base_reachable_time_ms of arp(7)).
+func (c cluster) forgetNeighbours(t *testing.T, pods ...string) {
+	t.Helper()
+	for _, pod := range pods {
+		must(t, c.at(t, pod).netns.Do(func(ns.NetNS) error { return exec.Command("ip", "neigh", "flush", "dev", "eth0").Run() }))
+	}
 }
 
 // established waits until the kernel's datapath has the flows of all streams: each gets answers while no packet misses
