@@ -54,8 +54,8 @@ type Tables struct {
 // table is a table of the rules that a program writes.
 type table struct{ program, name string }
 
-// chainNames are the chains of a table, except those of Fairlead's that others have created since it was listed: nobody
-// does.
+// chainNames are the chains that a table had when it was listed, with Fairlead's own kept up to date: nobody else
+// creates those.
 type chainNames map[string]bool
 
 // program is iptables or ip6tables, with what its version supports, and the file for which this holds:
@@ -146,9 +146,7 @@ func writesNFT(ctx context.Context, path string) bool {
 
 // apply reconciles c, which may have existed, and its jump. ctx does not end go-iptables' calls, which only read and
 // wait for lockWait at most.
-func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain, existed bool) (changes []string,
-	err error,
-) {
+func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain, existed bool) ([]string, error) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
 	}
