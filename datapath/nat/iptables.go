@@ -92,15 +92,16 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	return changes, err
 }
 
-// list returns the chains of a table, nil if unknown: iptables-nft lists none if it cannot print one of them. A
-// single list starts fewer programs than asking for each chain.
+// list returns the chains of a table, nil if unknown. A single list starts fewer programs than asking for each chain.
+// It is empty if the table has a base chain of another program: iptables-nft begins with a comment then, and
+// go-iptables reads no further. No table is without a built-in chain.
 func (t *Tables) list(f family, ipt *iptables.IPTables, name string) chainNames {
 	this := table{f.program, name}
 	if chains := t.chains[this]; chains != nil {
 		return chains
 	}
 	names, err := ipt.ListChains(name)
-	if err != nil {
+	if err != nil || len(names) == 0 {
 		return nil
 	}
 	chains := chainNames{}

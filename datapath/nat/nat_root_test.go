@@ -464,6 +464,30 @@ func TestRootChainMadeByNft(t *testing.T) {
 	})
 }
 
+// A table in which another program has a base chain is listed with a comment first. Fairlead's chains there are found
+// nevertheless: none is written without need, and all are removed.
+func TestRootTableWithForeignBaseChain(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
+	need(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("SKIPPED, NOTHING WAS TESTED: needs nft")
+	}
+	withBackend(t, "nft", func(t *testing.T) {
+		node := nstest.New(t)
+		apply(t, node, desired())
+		for _, table := range []string{"ip nat", "ip filter", "ip mangle", "ip6 nat"} {
+			node.Exec("nft", "add chain "+table+" foreign { type filter hook input priority 50; }")
+		}
+		if changes := apply(t, node, desired()); len(changes) > 0 {
+			t.Errorf("after a restart it changes %q", changes)
+		}
+		node.Must(func() error { _, err := RemoveAll(t.Context(), false); return err })
+		if got := dump(node); strings.Contains(got, "FAIRLEAD") {
+			t.Errorf("it leaves\n%s", got)
+		}
+	})
+}
+
 // Two adjacent podCIDRs are merged into one range, which may start at the same address as one of them: "ip6tables -C"
 // of iptables-nft 1.8.9 then reports that the shorter prefix's rule exists if the longer one's does.
 func TestRootLongerRange(t *testing.T) {
